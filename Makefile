@@ -55,12 +55,12 @@ $(DEV): $(STAMP) requirements-dev.lock
 	@echo "Added: $(VENV) has $$(du -sm $(VENV) | cut -f1) MB now"
 	@touch $@
 
-.PHONY: install extra dev run test test-long test-nightly test-properties nightly unit seeds seeds-postgres check format static lock docs bench soak soak-servers simulate simulate-planted planted paths peers clients libraries raise-clients test-clients test-clients-nightly clients-table cooperate audit sbom wheel site screenshot clean help
+.PHONY: install extra dev run test test-long test-nightly test-pauses test-properties nightly unit seeds seeds-postgres check format static lock docs bench soak soak-servers simulate simulate-planted planted paths peers clients libraries raise-clients test-clients test-clients-nightly clients-table cooperate audit sbom wheel site screenshot clean help
 
 install: $(STAMP) ## make the environment in .venv with what the server needs; `PYTHON=python3.13` makes .venv-python3.13
 
-extra: $(STAMP) ## add some extras only: `make extra NAMES=openai,telegram`
-	@$(INSTALL) --quiet -e '.[$(NAMES)]'
+extra: $(STAMP) ## add some extras, and print what was added: `make extra NAMES=openai,slack`
+	@$(BIN)/python .ci/extra '$(NAMES)' $(INSTALL)
 
 dev: $(DEV) ## add every extra, and what tests and checks need
 
@@ -80,6 +80,11 @@ nightly: $(DEV) ## run the tests that CI leaves out: whole servers, PostgreSQL, 
 
 test-nightly: $(DEV)
 	$(TESTS) -n $(JOBS) -m nightly --ignore tests/real_clients tests
+
+# With the seed of the output, the stores pause in the same way; what runs beside each other does not repeat itself.
+PAUSE_STORES ?= $(shell date +%s)
+test-pauses: $(DEV)
+	PAUSE_STORES=$(PAUSE_STORES) $(TESTS) -n $(JOBS) -m "not long and not nightly" --ignore tests/real_clients tests
 
 # The examples that CI tries are the same each time.
 test-properties: $(DEV)

@@ -65,7 +65,7 @@ class Room:
         self.now += 1000
         with records.kept():
             wanted = parts(
-                client, self.target, way or client.way, address, tools=tools, hooks=hooks, extras=extras
+                client, self.target, way or "stdio", address, tools=tools, hooks=hooks, extras=extras
             )
             return steadily(lambda: plan(client, wanted, records), records, self.now)
 

@@ -76,9 +76,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         random.Random(seed).shuffle(items)
 
 
-def pytest_configure() -> None:
-    """Turn the garbage collector off during collection. Its passes would take a fourth of that time."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Turn the garbage collector off during collection: its passes would take a fourth of that time.
+
+    If `PAUSE_STORES` is set, the stores pause at random, by that seed.
+    """
     gc.disable()
+    if seed := os.environ.get("PAUSE_STORES"):
+        from pauses import Pauses
+
+        config.pluginmanager.register(Pauses(seed))
 
 
 def pytest_collection_finish() -> None:

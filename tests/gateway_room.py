@@ -13,7 +13,7 @@ from dispatch_room import Deaf, done
 from fake_channel import FakeChannel
 from postroom.concurrency import Tasks
 from postroom.contracts.agent_events import TextDelta
-from postroom.contracts.chat import InboundStatus
+from postroom.contracts.chat import CHAT_KIND, InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.records import replace
 from postroom.dispatch.config import MailboxConfig
@@ -36,6 +36,7 @@ from postroom.gateway.voices import Speak
 from postroom.leases import Leases
 from postroom.ports import ChatDelivery
 from postroom.relay import Relay
+from postroom.services.work import failed_runs
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 from postroom.testing.channels import settled
@@ -115,6 +116,7 @@ class Room:
     files: ChatFiles | None = None
     speak: Speak | None = None
     relaying: Tasks = field(default_factory=lambda: Tasks("relays"))
+    relays: dict[Gateway, Relay] = field(default_factory=dict)
 
     async def open(
         self,
@@ -157,10 +159,12 @@ class Room:
             clock=self.clock,
             timer=self.clock,
             mail=mail,
+            failed=failed_runs,
             store=self.runs.store,
             leases=leases,
             speak=self.speak,
         )
+        self.relays[gateway] = relay
         await gateway.start()
         self.relaying.start(relay.serve(asyncio.Event()), name="serve")
         self.opened.append((gateway, mailbox))
@@ -211,7 +215,7 @@ def busy(mode: BusyPolicy, **more):
 
 
 async def all_answered(room, gateway, messages: int) -> None:
-    """Wait until no inbound message is open."""
+    """Wait until every inbound message has ended, and every due message to a chat has been sent."""
 
     async def counted() -> bool:
         found = await room.statuses()
@@ -220,8 +224,15 @@ async def all_answered(room, gateway, messages: int) -> None:
         )
 
     time_passes = room.hurry(gateway)
-    async with asyncio.timeout(90):  # a disk may keep a commit for half a minute
+    async with (
+        asyncio.timeout(90),
+        asyncio.TaskGroup() as tasks,
+    ):  # a disk may keep a commit for half a minute
         while not (time_passes() and await counted()):
+            await asyncio.sleep(0)
+        sent = tasks.create_task(room.relays[gateway].idle(CHAT_KIND))
+        while not sent.done():
+            time_passes()
             await asyncio.sleep(0)
 
 

@@ -146,6 +146,7 @@ class StillRoom:
                 run_id="r3",
                 thread_id=f"agent:orchard/{name}",
                 asked_at=self._now - number * HOUR,
+                place="",
                 project=slug,
                 agent=name,
             )
@@ -165,6 +166,7 @@ class StillRoom:
                 by=by,
                 where="on the pages",
                 answered_at=self._now - number * HOUR,
+                answer_id=f"{number}",
                 project=slug,
                 agent=LONG,
             )
@@ -218,7 +220,7 @@ class StillRoom:
         ]
 
     def counts(self, tx: object, slug: str) -> WorkCounts:
-        return WorkCounts(open_runs=3, questions=3, given_up=1)
+        return WorkCounts(open_runs=3, questions=3, failures=2)
 
     def for_people(self, tx: object, slugs: Sequence[str], most: int) -> dict[str, int]:
         return dict.fromkeys(slugs[:1], 4)
@@ -230,7 +232,8 @@ class StillRoom:
             questions=self.open_questions(tx, slug),
             open_in_all=3,
             given_up=[one for one in works if one.can_replay],
-            given_up_in_all=1,
+            failed=self.failed(tx)[::2],
+            failed_in_all=2,
             waiting=self.waiting(tx, slug),
             last_lines={"r1": "\n".join(HOSTILE[:4]), "r3": WORD},
             conflicts=[

@@ -48,8 +48,14 @@ from waking_room import PROJECT, FakeAgents, Room, number
 
 HTTP = "http://127.0.0.1:8765"
 SLUG = "projects-shop"
+QUESTIONS = f"/p/{SLUG}/questions"
 TOKEN = "prm_" + "t" * 43
 PAGE = {"Accept": "text/html"}
+
+
+async def no_facts() -> tuple[()]:
+    """Return no facts about the health of a server, because there is none."""
+    return ()
 
 
 class Talking(FakeAgents):
@@ -100,11 +106,16 @@ class WorkRoom:
     push_services: tuple[str, ...] = ()
     is_exclusive: bool = True
     """Whether no other server uses the store."""
+    max_pending: int | None = None
 
     def __post_init__(self) -> None:
         self.mail = Mail(self.store, self.clock, self.rules, waker=lambda: self.waker if self.wakes else None)
         self.runs = RunService(
-            self.stores, registry=CollectorRegistry(), is_exclusive=self.is_exclusive, timer=self.clock
+            self.stores,
+            registry=CollectorRegistry(),
+            is_exclusive=self.is_exclusive,
+            timer=self.clock,
+            max_pending=self.max_pending,
         )
         self.agents = Talking(self.mail)
         effects = MessageEffects(self.mail.own_context)
@@ -112,7 +123,7 @@ class WorkRoom:
         boxes = StoredChatDelivery(self.mail)
         self.waker = Waker(self.store, self.runs.mailbox, verified=self.rules.verified, chat_delivery=boxes)
         self.questions = QuestionService(self.runs, self.clock, take_back_ms=self.take_back_ms)
-        self.operator = WorkService(self.runs, self.mail)
+        self.operator = WorkService(self.runs, self.mail, no_facts)
         self.schedules = MailSchedules(self.mail, self.stores.store, self.waker)
         people = PeopleService(self.mail, lambda _: False)
         messages = MessageService(self.mail, Calls(self.mail, MAIL_OPERATIONS), people)
@@ -214,6 +225,14 @@ def hidden(page: str, name: str) -> str:
     found = re.search(rf'<input type="hidden" name="{name}" value="([^"]*)"', page)
     assert found is not None, f"no field {name} in {page[:2000]}"
     return html.unescape(found[1])
+
+
+async def take_back_form(browser: httpx2.AsyncClient, run_id: str) -> list[tuple[str, str]]:
+    """Return the fields of the first form that takes back an answer to a run, from the page of questions."""
+    forms = (await browser.get(QUESTIONS)).text.split("<form ")
+    form = next(one for one in forms if 'value="take_back"' in one and run_id in one)
+    names = ("form_token", "run", "number", "answer_id")
+    return [*((name, hidden(form, name)) for name in names), ("do", "take_back")]
 
 
 def place(answer: Any) -> str:

@@ -2,9 +2,11 @@
 
 It runs in the environment of CooperBench, which is not ours. It needs the same as CooperBench: Docker or
 Modal, Redis, the key of a model and the data set. Each pair of agents needs a postroom server with an empty
-data folder, because the repository has the same path in every container:
+data folder, because the repository has the same path in every container. The containers reach the server as
+`host.docker.internal`:
 
-    export POSTROOM_URL=http://127.0.0.1:8765 POSTROOM_TOKEN=...
+    POSTROOM_DATA_DIR=$(mktemp -d) POSTROOM_ALLOWED_HOSTS=host.docker.internal postroom up --host 0.0.0.0
+    export POSTROOM_URL=http://127.0.0.1:8765 POSTROOM_TOKEN=...  # the file `token` of the data folder
     python benchmarks/peers/cooperbench_agent.py run --agent claude_code_postroom --concurrency 1 ...
 """
 
@@ -30,24 +32,30 @@ TEAM: Final = (
 )
 SETUP: Final = """
 command -v postroom >/dev/null || python3 -m pip install --quiet "${POSTROOM_PACKAGE:-postroom}"
-postroom agents register "$POSTROOM_AGENT" --project {project}
+for agent in $POSTROOM_TEAM; do postroom agents register "$agent" --project {project}; done
 cd {project} && postroom setup claude --tools core
 """
-"""The commands that follow CooperBench's own installation of Claude Code in a container."""
-_agent: ContextVar[str] = ContextVar("agent", default="")
+"""The commands that follow CooperBench's own installation of Claude Code in a container.
+
+Each container registers the whole pair, so that an agent can write to a partner whose container is not
+ready yet.
+"""
+_team: ContextVar[tuple[str, ...]] = ContextVar("team", default=())
+"""The agent of the run, and after it the others of its pair."""
 _build = adapter._build_environment  # noqa: SLF001 - the place that its own tests replace
 
 
 class Environment:
-    """A container of CooperBench whose commands run as an agent of postroom."""
+    """A container of CooperBench whose commands run as the first agent of a team."""
 
-    def __init__(self, inner: Any, agent: str) -> None:
+    def __init__(self, inner: Any, team: tuple[str, ...]) -> None:
         self._inner = inner
         address = rewrite_comm_url_for_container(os.environ["POSTROOM_URL"])
         settings = {
             "POSTROOM_URL": address,
             "POSTROOM_TOKEN": os.environ["POSTROOM_TOKEN"],
-            "POSTROOM_AGENT": agent,
+            "POSTROOM_AGENT": team[0],
+            "POSTROOM_TEAM": " ".join(team),
             "CLAUDE_CONFIG_DIR": adapter.CONTAINER_CLAUDE_CONFIG_DIR,
         }
         self._exports = "".join(
@@ -66,10 +74,10 @@ class Environment:
 
 def _build_with_postroom(image: str, *, extra_run_args: list[str] | None = None, **more: Any) -> Any:
     """Build the container of a run; one of this agent can reach the host, where the server is."""
-    if not (agent := _agent.get()):
+    if not (team := _team.get()):
         return _build(image, extra_run_args=extra_run_args, **more)
     arguments = list(dict.fromkeys([*(extra_run_args or ()), "--add-host=host.docker.internal:host-gateway"]))
-    return Environment(_build(image, extra_run_args=arguments, **more), agent)
+    return Environment(_build(image, extra_run_args=arguments, **more), team)
 
 
 @register(NAME)
@@ -81,12 +89,12 @@ class ClaudeCodeWithPostroom(adapter.ClaudeCodeRunner):
         agent = more.get("agent_id", "agent")
         partners = [one for one in more.get("agents") or () if one != agent]
         names = {"partners": ", ".join(partners), "agent": agent, "project": CONTAINER_REPO_PATH}
-        token = _agent.set(agent)
+        token = _team.set((agent, *partners))
         try:
             told = task + TEAM.format(**names) if partners else task
             return super().run(told, image, **{**more, "messaging_enabled": False})
         finally:
-            _agent.reset(token)
+            _team.reset(token)
 
 
 def install() -> None:

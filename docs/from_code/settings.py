@@ -17,7 +17,8 @@ CLIENT_WORDS: Final = {
     "that left its note in the data folder.",
     "POSTROOM_TOKEN": "The server's token, for a server on another machine; without it, the file `token` of "
     "the data folder.",
-    "POSTROOM_AGENT_TOKEN": "The token of the agent that acts, sent as `Postroom-Agent-Token`.",
+    "POSTROOM_AGENT_TOKEN": "The token of the agent that acts, sent as `Postroom-Agent-Token`. "
+    "Without `POSTROOM_TOKEN` and the file, also sent as the bearer token.",
     "POSTROOM_AGENT": "The agent that commands, a client's hooks and the Git guard act as; `name`, or "
     "`name@project`.",
     "POSTROOM_GUARD": "`warn`, `block` or `off`: takes the place of `guard_mode` for hooks that check. See "

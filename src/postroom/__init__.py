@@ -104,7 +104,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name from its module."""
+    """Import a public name when it is first used."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
@@ -113,5 +113,5 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """Return all public names, including those that are not loaded yet."""
+    """Return all public names, including names that are not imported yet."""
     return sorted({*globals(), *__all__})

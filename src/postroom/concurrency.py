@@ -29,7 +29,7 @@ class SystemTimer:
 
 
 class Tasks:
-    """Owns tasks: each failure is logged, and all tasks have ended when `close` returns."""
+    """Owns background tasks, logs their failures, and ends them in `close`."""
 
     def __init__(self, owner: str) -> None:
         self._owner = owner
@@ -41,7 +41,7 @@ class Tasks:
         return len(self._running)
 
     def start(self, work: Coroutine[Any, Any, Any], *, name: str) -> "asyncio.Task[Any]":
-        """Run `work` in the background.
+        """Run a coroutine in the background, and return its task.
 
         Raises:
             RuntimeError: The owner is closed, or no event loop is running.
@@ -55,10 +55,9 @@ class Tasks:
         return task
 
     async def complete(self, work: Coroutine[Any, Any, T], *, name: str) -> T:
-        """Return the result of `work`; if the caller is cancelled, `work` still runs to its end.
+        """Return the result of a coroutine, which runs to its end even if the caller is cancelled.
 
-        This method is for a database change that is followed by a step which only this process can do. This
-        step must happen even if the caller disconnects. After `close`, `work` runs in the caller's own task.
+        After `close`, the coroutine runs in the caller's task.
 
         Raises:
             MailboxClosed: `close` ended the work; it is unknown whether its change was stored.
@@ -78,7 +77,7 @@ class Tasks:
             raise
 
     async def settle(self) -> None:
-        """Wait until all work that is active now has ended; work that starts later is not included."""
+        """Wait for all tasks that are active now, except the caller's task."""
         this = asyncio.current_task()
         if running := {task for task in self._running if task is not this}:
             await asyncio.wait(running)
@@ -88,12 +87,12 @@ class Tasks:
         self._running.discard(task)
 
     async def settled(self) -> None:
-        """Wait until no task is active, including tasks that start during the wait."""
+        """Wait until no task is active; tasks that start during the wait are included."""
         while self._running:
             await asyncio.wait(self._running)
 
     async def close(self) -> None:
-        """Cancel all tasks, and return when they have ended; a repeated call has no effect."""
+        """Cancel all tasks, and return when they have ended; a second call has no effect."""
         self.closed = True
         this = asyncio.current_task()
         while others := {task for task in self._running if task is not this}:
@@ -102,7 +101,7 @@ class Tasks:
             await asyncio.wait(others)
 
     def _unheard(self, task: "asyncio.Task[Any]") -> None:
-        """Log the error that a cancelled caller would have got; a rejected call is not an error."""
+        """Log the error of a task whose caller was cancelled."""
         if not task.cancelled() and isinstance(error := task.exception(), PostroomError):
             self._running.discard(task)
             _LOG.warning("caller.gone", task=task.get_name(), reason=error.describe())
@@ -116,15 +115,15 @@ class Tasks:
 
 
 def unreported(work: F) -> F:
-    """Wrap a task, so that its failure is not reported as unhandled if its caller was cancelled."""
+    """Keep the event loop from reporting a failure of `work` that nobody retrieves; return `work`."""
     work.add_done_callback(lambda done: done.cancelled() or done.exception())
     return work
 
 
 async def in_thread(function: Callable[[], T]) -> T:
-    """Call `function` in a thread, and return its result.
+    """Call a function in a thread, and return its result.
 
-    A cancelled caller still waits until the function returns, because a thread cannot be stopped.
+    A cancelled caller still waits until the function returns.
     """
     work = unreported(asyncio.create_task(asyncio.to_thread(function)))
     try:
@@ -134,7 +133,10 @@ async def in_thread(function: Callable[[], T]) -> T:
 
 
 async def within(wanted: Coroutine[Any, Any, Any], most_ms: int, timer: Timer) -> bool:
-    """Wait for `wanted` for at most `most_ms`, and return whether it ended; a failure is logged."""
+    """Wait up to `most_ms` milliseconds for a coroutine; return whether the coroutine has ended.
+
+    The coroutine is cancelled after that time. A failure of the coroutine is logged.
+    """
     work = Tasks("bounded work")
     try:
         alarm = work.start(timer.sleep(most_ms), name="time-out")
@@ -148,11 +150,10 @@ async def within(wanted: Coroutine[Any, Any, Any], most_ms: int, timer: Timer) -
 async def retried(
     step: Callable[[], Awaitable[T]], timer: Timer, *, gives_up: Callable[[], bool] = lambda: False
 ) -> T:
-    """Return the result of `step`; retry it every 50 to 500 ms while the store is unavailable or read-only.
+    """Return the result of `step`, which is called again while the store is unavailable or read-only.
 
-    A step is repeated even if only its reply was lost, so the step must find out itself whether it was
-    already written. A store is temporarily read-only if its server is a standby, or if a permission is
-    missing.
+    The pause between two calls is 50 to 500 milliseconds. `step` may be called again after a commit whose
+    reply was lost, and must be able to detect this.
 
     Raises:
         StoreError: The store is closed, `gives_up` returned True, or the failure is permanent.

@@ -8,11 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 
 def install_command(extra: str) -> str:
-    """Return the command that adds an extra to this installation, for the remedy of an error. Blocks.
-
-    In a clone of the repository, the command is `make extra`. Elsewhere, the command reinstalls postroom from
-    the source of this installation: a folder, a file, a repository or the package index.
-    """
+    """Return an instruction to add an extra to this installation of postroom, for the remedy of an error."""
     try:
         text = metadata.distribution("postroom").read_text("direct_url.json")
     except metadata.PackageNotFoundError:  # the modules were copied without their metadata

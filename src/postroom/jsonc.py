@@ -31,12 +31,12 @@ _PLAIN_JSON: Final = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 class NotJson(ValueError):
-    """Raised if a text is not JSON, even with comments and trailing commas; the message names the line."""
+    """A text is not JSON, even with comments and trailing commas; the message names the line."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """A value and its position in the text."""
+    """A JSON value and its position in the text."""
 
     kind: Literal["object", "array", "plain"]
     start: int
@@ -50,7 +50,7 @@ class Node:
 
     @property
     def children(self) -> "tuple[Child, ...]":
-        """The members or items within the brackets."""
+        """The members of the object, or the items of the array."""
         return self._looked_into[0]
 
     @property
@@ -65,10 +65,7 @@ class Node:
         return self.inside or _Reader(self.source, self.start).inside(self.depth)
 
     def value(self) -> object:
-        """Return the value as a Python object.
-
-        If a key occurs several times, its last value is used, as all clients do.
-        """
+        """Return the value as a Python object; the last of several members with the same key is used."""
         if self.inside is None:
             return self.plain
         if self.kind == "object":
@@ -78,18 +75,21 @@ class Node:
         return self.plain
 
     def child(self, key: str) -> "Child | None":
-        """Return the member with this key; if there are several, return the last one."""
+        """Return the last member with this key, or None."""
         return next((child for child in reversed(self.children) if child.key == key), None)
 
     @property
     def is_bare(self) -> bool:
-        """Whether the brackets are empty, without a comment."""
+        """Whether the brackets contain neither children nor comments."""
         return not self.children and self.tail == self.start + 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """A member of an object, or an item of an array, whose `key` is empty."""
+    """A member of an object, or an item of an array.
+
+    The key of an item is "".
+    """
 
     key: str
     start: int
@@ -99,14 +99,14 @@ class Child:
 
     @property
     def end(self) -> int:
-        """The position at which the child ends, without the comma."""
+        """The position at which the value of the child ends, before the comma."""
         return self.node.end
 
 
 # Cached, because one change parses a text repeatedly, and some texts have millions of characters.
 @lru_cache(maxsize=2)
 def read(text: str) -> Node | None:
-    """Return the document in a text, or None if the text has only whitespace and comments.
+    """Return the JSON document in a text, or None if the text has only whitespace and comments.
 
     Raises:
         NotJson: The text is not JSON, even with comments and trailing commas.
@@ -123,7 +123,7 @@ def read(text: str) -> Node | None:
 
 
 def require_form(text: str, form: JsonForm, reader: str) -> None:
-    """Raise an error if the program `reader` cannot read a text, because it supports only some forms of JSON.
+    """Check that a text has the form of JSON that the program `reader` supports.
 
     Raises:
         NotJson: The text has a comment or a trailing comma, or is not JSON at all.
@@ -150,7 +150,7 @@ def require_form(text: str, form: JsonForm, reader: str) -> None:
 
 
 def nodes(node: Node) -> Iterator[Node]:
-    """Yield a value, and all values within it."""
+    """Yield a JSON value and all values within the value."""
     yield node
     for child in node.children:
         yield from nodes(child.node)
@@ -219,7 +219,7 @@ class _Reader:
         return Node(kind=kind, start=start, end=self.at, inside=inside)
 
     def inside(self, depth: int) -> tuple[tuple[Child, ...], int]:
-        """Return the content of brackets, and the position at which its last part ends."""
+        """Return the content of brackets, and the position at which the last part of the content ends."""
         opening = self._text[self.at]
         closing = "}" if opening == "{" else "]"
         self.at += 1

@@ -42,7 +42,7 @@ _SERVERS_KEPT: Final = timedelta(hours=1)
 
 
 class Leases:
-    """The leases of this server, which are held only within `serving`."""
+    """The leases of this server, which are held only within the context `serving`."""
 
     def __init__(
         self,
@@ -53,11 +53,11 @@ class Leases:
         is_gone: IsGone = nobody_is_gone,
         length: timedelta = LENGTH,
     ) -> None:
-        """Create the leases; `holder` is the name of this run of the server, which `about` describes.
+        """Create the leases of the server `holder`, which `about` describes.
 
         `is_gone` gets the description of another server, and returns whether that server has certainly
-        exited; it may block. A lease is renewed after a third of its `length`, and counts as lost when only a
-        sixth of its length is left.
+        exited; the function may block. A lease is renewed after a third of `length`, and counts as lost when
+        a sixth of `length` is left.
         """
         self.holder = holder
         self._store, self._about, self._is_gone = store, about, is_gone
@@ -75,7 +75,7 @@ class Leases:
         """A lock that is held while leases are acquired; a release waits for this lock."""
 
     def want(self, *names: str, taken: Callable[[], Awaitable[object]] | None = None) -> None:
-        """Acquire a lease when it becomes free, and renew it from then on.
+        """Acquire leases as soon as they are free, and keep renewing them.
 
         `taken` is called after each acquisition, to recover work that another server has left.
         """
@@ -85,11 +85,13 @@ class Leases:
         self._store.changes.tell((LEASES,))
 
     def holds(self, name: str) -> bool:
-        """Return whether this server may do the work of this lease now."""
+        """Return whether this server has a lease now, and may do the work of the lease."""
         return name in self._held and self._store.clock.now() < self._held[name][1]
 
     async def servers(self, place: str = "") -> list[Lease]:
-        """Return the running servers; with `place`, only those that serve this place.
+        """Return the leases of the running servers.
+
+        With `place`, only servers that have this place are returned.
 
         Raises:
             StoreError: The leases cannot be read.
@@ -97,17 +99,14 @@ class Leases:
         return await self._store.read(lambda tx: servers(tx.leases.listed(), tx.now(), place))
 
     def places(self) -> list[str]:
-        """Return the names under which runs can require this server.
+        """Return the host name, the configured labels, and the names of the held leases of this server.
 
-        These are its host name, its configured labels, and the names of all leases that it holds.
+        A run that requires any of the returned places can execute on this server.
         """
         return [*named_places(self._about), *(name for name in self._held if self.holds(name))]
 
     def guarded(self, name: str, change: Callable[[Transaction], T]) -> Callable[[Transaction], T]:
-        """Return a change that is written only if this server still has the lease then.
-
-        The returned change raises StaleClaim if another server has the lease, or could have acquired it.
-        """
+        """Return a change that raises StaleClaim if this server has lost the lease `name`."""
         fence, _ = self._held.get(name, (0, 0))
 
         def proved(tx: Transaction) -> T:
@@ -130,9 +129,9 @@ class Leases:
             await self.give_back(*self._wanted)
 
     async def give_back(self, *names: str) -> None:
-        """Release the leases with these names, so that another server can acquire them at once.
+        """Release leases, so that another server can acquire them at once.
 
-        If a lease cannot be released, it expires by itself.
+        A lease that cannot be released expires.
         """
         held = [name for name in names if self._held.pop(name, None) is not None]
         self._wanted -= {name for name in names if not name.startswith(SERVER)}
@@ -162,7 +161,7 @@ class Leases:
     async def renew(self, log: Callable[..., None] = _LOG.info) -> bool:
         """Acquire and renew the wanted leases; return False if this failed or took too long.
 
-        With `log`, each lease that was acquired or lost is logged.
+        The function `log` is called for each lease that was acquired or lost.
         """
         async with self._renewing:
             asked_at, names, before = self._store.clock.now(), frozenset(self._wanted), set(self._held)
@@ -202,7 +201,7 @@ class Leases:
         return lease.name.startswith(SERVER) and (is_over or lease.holder in self.gone)
 
     def _take(self, tx: Transaction, *, names: frozenset[str]) -> dict[str, int]:
-        """Renew held leases, acquire free ones, and return the fences of both."""
+        """Renew held leases, acquire free leases, and return the fences of both."""
         tx.lock(LEASES)
         now, until = tx.now(), tx.now() + milliseconds(self._length)
         by_name = {lease.name: lease for lease in tx.leases.listed()}

@@ -27,7 +27,7 @@ _CALLER: Final = 3
 
 
 class LogLine:
-    """The message of a log record: an event, and its facts by name."""
+    """The message of a log record: the name of an event, and named facts."""
 
     __slots__ = ("event", "facts")
 
@@ -36,7 +36,7 @@ class LogLine:
         self.facts = facts
 
     def __str__(self) -> str:
-        """Return the event and its facts on one line; a traceback follows on separate lines."""
+        """Return the event and its facts on one line, followed by the lines of a traceback."""
         shown = [f"{name}={shown_fact(value)}" for name, value in self.facts.items() if name != "traceback"]
         line = " ".join([self.event, *shown])
         return f"{line}\n{self.facts['traceback']}".rstrip() if "traceback" in self.facts else line
@@ -83,9 +83,9 @@ def get_logger(name: str) -> Logger:
 
 
 def _add_error(level: int, facts: dict[str, Any]) -> bool:
-    """Add the code and the remedy of the current exception, if it has them, to the facts of a line.
+    """Add the code and the remedy of the current exception to the facts of a log line.
 
-    Return False if an earlier line has reported the error, and this line adds nothing.
+    Return False if the line would only repeat an earlier line.
     """
     error, reason = sys.exception(), facts.get("reason")
     if not (isinstance(error, PostroomError) and isinstance(reason, str) and _has_reason(error, reason)):
@@ -103,13 +103,13 @@ def _has_reason(error: PostroomError, reason: str) -> bool:
 
 
 def bound_facts() -> Mapping[str, Any]:
-    """Return the facts that are added to every line of the current task, such as the request id."""
+    """Return the facts that are added to every log line of the current task, such as the request id."""
     return _BOUND.get()
 
 
 @contextmanager
 def binding(**facts: Any) -> Iterator[None]:
-    """Add facts to every line that this task, or a task that it starts, logs within the context."""
+    """Add facts to every log line of the current task, and of tasks that it starts, within the context."""
     token = _BOUND.set({**_BOUND.get(), **facts})
     try:
         yield
@@ -118,6 +118,6 @@ def binding(**facts: Any) -> Iterator[None]:
 
 
 def shown_fact(value: object) -> str:
-    """Format the value of a fact for a log line, in quotes unless it is a plain word."""
+    """Return the text of a fact for a log line, in quotes unless the text is a plain word."""
     text = value if isinstance(value, str) else repr(value)
     return text if not isinstance(value, str) or _PLAIN.fullmatch(text) else repr(text)

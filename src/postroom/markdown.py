@@ -106,7 +106,7 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 class Body:
     """A message body as a page shows it.
 
-    `tangled` means that the body is shown as plain text, and `cut` that its end is missing.
+    `tangled` states that the body is shown as plain text. `cut` states that the end of the body is missing.
     """
 
     html: Markup
@@ -122,9 +122,9 @@ def to_html(
     *,
     headings: Mapping[str, str] = BELOW_A_PAGE,
 ) -> str:
-    """Convert Markdown to HTML with allowed tags only, without scripts, and with links only to the web.
+    """Convert Markdown to HTML without scripts; only allowed tags and attributes remain.
 
-    `pictures` maps the names of images in the text to addresses on this server. Words of the text that are in
+    `pictures` maps the names of images in the text to addresses on this server. Words that are keys of
     `references` become links, except in code and within links. `headings` maps the tag of each heading to the
     tag that is shown.
 
@@ -160,7 +160,7 @@ def to_html(
 
 
 class Markdown:
-    """Renders message bodies, and caches the results by the hash of the text.
+    """Renders message bodies, and caches the results.
 
     A renderer belongs to one event loop.
     """
@@ -179,9 +179,10 @@ class Markdown:
         pictures: Mapping[int, Pictures] = MappingProxyType({}),
         references: Mapping[int, References] = MappingProxyType({}),
     ) -> dict[int, Body]:
-        """Return the rendered body of each text; at most `INLINE_LIMIT` bytes are rendered on the event loop.
+        """Return the rendered body of each text.
 
-        `pictures` and `references` are keyed like the texts.
+        `pictures` and `references` have the keys of `texts`. If the texts have more than `INLINE_LIMIT`
+        bytes, a thread renders them.
         """
         given_fields = {
             number: (text, pictures.get(number, _NONE), references.get(number, _NONE))
@@ -229,7 +230,7 @@ def _key(text: str, pictures: Pictures, references: References) -> bytes:
 
 
 def _bytes(text: str) -> bytes:
-    """Encode a text; lone surrogates are replaced, because no page can contain them."""
+    """Encode a text as UTF-8; lone surrogates are replaced."""
     return text.encode("utf-8", "replace")
 
 
@@ -246,7 +247,7 @@ def _deep_ones_scroll(tokens: Sequence[Token]) -> list[Token]:
 
 
 class _Inline(ParserInline):
-    """Parses inline content, and gives up after too many steps."""
+    """Parses inline content, and raises TooLarge after too many steps."""
 
     def skipToken(self, state: StateInline) -> None:
         state.env["looks"] = looks = state.env.get("looks", 0) + 1
@@ -256,7 +257,7 @@ class _Inline(ParserInline):
 
 
 def _bound_blocks(state: StateCore) -> None:
-    """Raise an error if a text has too many blocks."""
+    """Raise TooLarge if a text has too many blocks."""
     state.env.setdefault("looks", 0)
     if len(state.tokens) > MAX_TOKENS:
         raise TooLarge(f"the text has more than {MAX_TOKENS} blocks and cells")
@@ -276,7 +277,7 @@ def _link_references(state: StateCore) -> None:
 
 
 def _with_links(token: Token, references: References) -> list[Token]:
-    """Split a text into links for its references and the text between them."""
+    """Split a text at its references, and convert the references to links."""
     tokens, end = list[Token](), 0
     for word in REFERENCE.finditer(token.content):
         if (address := references.get(word[0])) is not None:
@@ -305,10 +306,7 @@ class _Address:
 
 
 class _WebAddresses:
-    """Finds addresses that begin with `http://` or `https://`, for the parser's link rule.
-
-    A file name such as `main.py` is not mistaken for an address.
-    """
+    """Finds web addresses that begin with `http://` or `https://`, for the parser's link rule."""
 
     def pretest(self, text: str) -> bool:
         return "://" in text
@@ -321,7 +319,7 @@ class _WebAddresses:
 
 
 def _mark_task(item: Token, inline: Token) -> None:
-    """Render the check box of a task as a character that shows whether the task is ticked."""
+    """Replace the check box of a task by a character that shows whether the task is done."""
     first = inline.children[0] if inline.children else None
     if item.type != "list_item_open" or inline.type != "inline" or first is None or first.type != "text":
         return

@@ -24,84 +24,83 @@ T = TypeVar("T")
 
 
 class RunEffects:
-    """Hooks that write rows when a run starts, waits or ends; by default, a hook does nothing."""
+    """Hooks that write rows when a run starts, waits or ends; the default hooks do nothing."""
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:
-        """Write the rows for the start of a new run, in the change that claims the run.
+        """Write the rows for the start of a run, in the transaction that claims the run.
 
-        `messages` are the first messages that the run reads. The executor of the run gets the result as
-        `RunControl.beginning`; if the result is None, the executor writes such rows itself.
+        `messages` are the first messages that the run reads. The executor gets the result as
+        `RunControl.beginning`. If the result is None, the executor must write the rows.
         """
         return None
 
     def receive(
         self, tx: Transaction, thread_id: str, run_id: str, messages: tuple[Message, ...], *, told: bool
     ) -> tuple[Message, ...]:
-        """Write the rows for messages that an active run receives, in the change that commits the messages.
+        """Write the rows for messages that an active run receives, in the transaction of their commit.
 
-        Return the messages that the run reads. `told` means that the run's program has already received them.
+        Return the messages that the run reads. `told` states that the run's program has already received the
+        messages.
         """
         return messages
 
     def why_not_wait(self, tx: Transaction, run: RunRecord) -> str | None:
-        """Return why a run that wants to wait for a person is cancelled instead, or None if it may wait.
+        """Return the reason to cancel a run that wants to wait for a person, or None if the run may wait.
 
-        The hook is called before the run's rows are written, under the lock of its thread.
+        The hook is called under the lock of the run's thread, before the run's rows are written.
         """
         return None
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write the rows for a run that has ended or waits, in the change that stores this state.
+        """Write the rows for a run that has ended or waits, in the transaction that stores this state.
 
-        The hook is called after the run's rows were written, under the lock of its thread. The hook may be
-        called again for the same run, and must then leave existing rows unchanged. `accept` delivers messages
-        to other threads; if it is None, such messages must be found later.
+        The hook is called under the lock of the run's thread, after the run's rows were written. A repeated
+        call must leave existing rows unchanged. `accept` delivers messages to other threads. If `accept` is
+        None, messages to other threads must be found later.
 
         Raises:
             ThreadsNeeded: Other threads must be locked first; the change is then made again.
         """
 
     def put_back(self, tx: Transaction, row: RunDispatch, *, is_stop: bool) -> None:
-        """Write the rows for a failed execution, in the change that makes its run due for a retry.
+        """Write the rows for a failed execution, in the transaction that requeues the run.
 
         With `is_stop`, the execution did not fail, but its server is stopping.
-
-        The run has not ended; it starts again when its dispatch is due.
         """
 
-    def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Record that a run's questions can no longer be answered, in the change that ends its wait.
+    def withdraw(self, tx: Transaction, run: RunRecord, *, has_begun: bool) -> None:
+        """Record, in the transaction that ends a run's wait, that nobody can answer its questions.
 
-        The hook is called after `write`, with the run in its former state.
+        The hook is called after `write`, with the run in its former state. `has_begun` states that the
+        execution that continues the run has started.
         """
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the effects outside the database of a run that has ended or waits.
 
-        The hook is called in the change that stores the end; it may read, but must not write. For the same
-        run it must always return the same result, because it is called again after a crash. Each effect has a
-        dedupe key, under which it is stored only once.
+        The hook must not write. Because the hook is called again after a crash, its result for a run must
+        never change. Each effect has a dedupe key, under which the effect is stored only once.
         """
         return ()
 
     def stored(self, run: RunRecord) -> None:
-        """React to the storage of a run's effects; this call is lost if the process dies."""
+        """React to the commit of a run's effects; the call is lost if the process dies."""
 
 
 class PendingBoundary(Protocol):
     """Gives a run access to its pending messages."""
 
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
-        """Return the messages that the run would read at this boundary, in order; they stay pending."""
+        """Return the messages that the run would read at a boundary, in order; the messages stay pending."""
         ...
 
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
     ) -> tuple[Message, ...]:
-        """Commit the pending messages that the run reads at this point of its execution, and return them.
+        """Commit the pending messages that the run reads at a boundary, and return the messages.
 
-        `group` selects only messages of that group. `only` selects only messages with these ids, which the
-        program has already received.
+        With `group`, only messages of this group are read. With `only`, only messages with these ids are
+        read.
 
         Raises:
             StaleClaim: The worker no longer owns the run.
@@ -109,7 +108,7 @@ class PendingBoundary(Protocol):
         ...
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
-        """Add messages that arrived live to the pending messages of this run; known ids are ignored."""
+        """Add messages that arrived live to the pending messages of the run; known ids are ignored."""
         ...
 
 
@@ -117,9 +116,14 @@ async def _do_nothing() -> None:
     """Do nothing, because no text is buffered."""
 
 
+async def _ends() -> bool:
+    """Return False, because the run cannot ask people."""
+    return False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunControl:
-    """The context of an execution in addition to its request, which exists only in this process."""
+    """The objects and facts that the executor of a run gets in addition to the request."""
 
     coordinator: CommitCoordinator
     threads: ThreadStore
@@ -134,6 +138,10 @@ class RunControl:
     hidden_message_ids: frozenset[str] = frozenset()
     store_output: Callable[[], Awaitable[None]] = _do_nothing
     """Stores the text that the run has streamed so far, so that the next stored event follows it."""
+    continues: Callable[[], Awaitable[bool]] = _ends
+    """Returns whether the run continues after its turn, because it has asked a person in this execution, or
+    because the answer to another of its questions has arrived in this execution.
+    """
     give_up_on: tuple[type[Exception], ...] = ()
     """Exceptions after which neither the run nor its steps are retried."""
     spends: Callable[[Usage], tuple[Spending, ...]] = lambda _: ()
@@ -150,13 +158,13 @@ class RunControl:
     """The files of the run's messages, to which the run can add files, or None without file support."""
 
     def shows(self, message: Message) -> bool:
-        """Return whether the run sees a message of its thread: False for example after a rollback."""
+        """Return whether the run sees a message of its thread; rolled-back messages are hidden."""
         said_by = message.metadata.run_id if message.metadata else None
         return said_by not in self.hidden_runs and message.id not in self.hidden_message_ids
 
 
 def get_claim(activation: RunActivation) -> Claim | None:
-    """Return the claim that the writes of an execution present, or None if no mailbox started it."""
+    """Return the claim of an execution, or None if no mailbox started the execution."""
     return activation.control.claim if isinstance(activation.control, RunControl) else None
 
 
@@ -164,7 +172,7 @@ class ChatOutbox(Protocol):
     """Delivers mail messages to chats."""
 
     def reaches(self, address: ChatAddress) -> bool:
-        """Return whether there is a channel to this chat."""
+        """Return whether messages can be delivered to a chat."""
         ...
 
     def enqueue(
@@ -177,14 +185,11 @@ class ChatOutbox(Protocol):
         *,
         keeps_quiet: bool,
     ) -> None:
-        """Accept a message for a chat within an open change.
+        """Accept a message for a chat within an open transaction; a second call with a key has no effect.
 
-        Later, the message is either delivered or reported as lost.
-
-        The files of a message are sent after it. If a file cannot be sent there, the chat gets a notice.
-
-        A repeated call does not deliver the message twice. With `keeps_quiet`, the delivery waits for the end
-        of the chat's quiet hours.
+        The message is later delivered or reported as lost. The files are sent after the text. If a file
+        cannot be sent, the chat gets a notice. With `keeps_quiet`, the delivery waits for the end of the
+        chat's quiet hours.
 
         Raises:
             IdempotencyConflict: The key was already used for a different text.
@@ -193,10 +198,10 @@ class ChatOutbox(Protocol):
 
 
 class ChatDelivery(Protocol):
-    """Records whether chats show the messages that agents sent to people, and the answers of these people."""
+    """Records the delivery of mail to chats, and accepts the answers that people write in chats."""
 
     async def arrived(self, key: str) -> None:
-        """Record that the chat shows a message; a repeated call has no effect.
+        """Record that the chat shows a message; a second call has no effect.
 
         Raises:
             StoreError: The record could not be stored.
@@ -204,7 +209,7 @@ class ChatDelivery(Protocol):
         ...
 
     async def lost(self, key: str, why: str) -> None:
-        """Tell the author of a message that it will not appear in the chat; a repeated call has no effect.
+        """Tell the author of a message that the chat will not show it; a second call has no effect.
 
         Raises:
             StoreError: The record could not be stored.
@@ -212,9 +217,9 @@ class ChatDelivery(Protocol):
         ...
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
-        """Deliver messages for the person who has the chats `chats` to the first of them from now on.
+        """Make the first of a person's chats the address for messages, and return the name of the person.
 
-        Return the name of the person.
+        `chats` contains all chats of the person.
 
         Raises:
             UnknownAgent: These chats belong to no person, or to more than one.
@@ -223,9 +228,10 @@ class ChatDelivery(Protocol):
         ...
 
     async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
-        """Answer a message on behalf of the person who has the chats `chats`; return the name of the person.
+        """Answer a message on behalf of the person with the given chats, and return the recipients.
 
-        `chats` must be all chats of the person. A repeated call with the same key does not answer twice.
+        If the answer does not answer an open question, the reason follows the recipients. `chats` must
+        contain all chats of the person. A second call with the same key does not answer twice.
 
         Raises:
             UnknownMessage: The person with these chats did not receive this message.
@@ -236,8 +242,9 @@ class ChatDelivery(Protocol):
     async def catch_up(self, project: str, after: Mapping[str, int]) -> tuple[str, str, int]:
         """Return a project's slug, a summary of its events, and the cursor for the next summary.
 
-        If `project` is empty, the only project is used. `after` contains the last cursors, keyed by slug;
-        without a valid cursor, the summary covers 24 hours.
+        If `project` is "", the only project is used. `after` contains the cursors of earlier calls, keyed by
+        slug.
+        Without a valid cursor, the summary covers 24 hours.
 
         Raises:
             UnknownProject: The project does not exist, or none is named although there are several.
@@ -246,10 +253,9 @@ class ChatDelivery(Protocol):
         ...
 
     async def pass_on(self, said: ChatWords) -> None:
-        """Send text from a chat to `said.person`; the sender is the person whose address the chat is.
+        """Send text from a chat as mail to `said.person`; the sender is the person with this chat address.
 
-        If the chat is not the address of a person, a visitor is created as the sender. Messages to the
-        visitor are delivered to the chat.
+        If no person has the chat address, a visitor with the address is created.
 
         Raises:
             StoreError: The message was not stored, or it is unknown whether it was.

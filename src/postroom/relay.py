@@ -49,7 +49,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Performed:
-    """The outcome of an effect that was performed."""
+    """The outcome of effects that were performed."""
 
     also: Joined | None = None
     """A change that writes further rows in the transaction that records the outcome."""
@@ -57,9 +57,9 @@ class Performed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotPerformed:
-    """The outcome of an effect that failed, or whose result is unknown.
+    """The outcome of effects that failed, or whose result is unknown.
 
-    The effect is retried later unless the outcome is `final`.
+    The effects are retried later unless `final` is True.
     """
 
     error: str
@@ -97,20 +97,23 @@ class Handler(Protocol):
         ...
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Perform effects for one target, with one outcome for all of them.
+        """Perform effects for one target, and return their common outcome.
 
-        After an exception, all of them are retried.
+        After an exception, all effects in `rows` are retried.
         """
         ...
 
 
 class Relay(EffectPerformer):
-    """Performs due effects; each process has one relay, and several processes share an outbox."""
+    """Performs the due effects of an outbox, which several processes may share.
+
+    Each process has one relay.
+    """
 
     def __init__(
         self, store: SqlStore, handlers: MutableMapping[str, Handler], *, is_exclusive: bool = False
     ) -> None:
-        """Create the relay; `is_exclusive` means that no other process performs effects of this outbox."""
+        """Create the relay; `is_exclusive` states that no other process performs effects of the outbox."""
         self.handlers = handlers
         """The handlers, keyed by kind; effects without a handler wait."""
         self._store = store
@@ -133,11 +136,14 @@ class Relay(EffectPerformer):
         """The event loop of `serve`, and the event that stops `serve`."""
 
     def hint(self) -> None:
-        """Notify the relay that effects may be due; without the notification, the next poll finds them."""
+        """Let the relay look for due effects now, rather than at its next poll."""
         self._store.changes.tell((OUTBOX,))
 
     async def serve(self, stopping: asyncio.Event) -> None:
-        """Perform effects until the relay is stopped, then finish effects in progress; retry failures."""
+        """Perform effects until `stopping` is set, and then finish the effects in progress.
+
+        Failures of the store are logged and retried.
+        """
         if self._is_exclusive and not self._tokens:
             await self._surviving(self._release)
         self._serving = asyncio.get_running_loop(), stopping
@@ -192,10 +198,7 @@ class Relay(EffectPerformer):
                 asyncio.get_running_loop().call_later(GATHERING.total_seconds(), self._start_batches, place)
 
     def _start_batches(self, *places: Place) -> None:
-        """Start the gathered batches of the targets in `places`; without `places`, those of all targets.
-
-        If a batch of a target is in progress, the next one starts later.
-        """
+        """Start the gathered batches of the given targets, or of all targets if none is given."""
         for place in places or tuple(self._gathered):
             if place not in self._under_way and (rows := self._gathered.pop(place, None)):
                 at_once = self.handlers[place[0]].at_once
@@ -221,7 +224,7 @@ class Relay(EffectPerformer):
         return await self._store.write(change)
 
     async def drain(self) -> int:
-        """Perform all due effects, except effects that wait for a retry; return the number of effects.
+        """Perform all due effects, except effects that wait for a retry; return the number performed.
 
         Raises:
             StoreError: The outbox could not be read.
@@ -233,7 +236,7 @@ class Relay(EffectPerformer):
         return self._performed - before
 
     async def idle(self, kind: str) -> None:
-        """Wait until no effect of the kind `kind` is due, and none is being performed.
+        """Wait until no effect of a kind is due, and none is being performed.
 
         Raises:
             StoreError: The outbox could not be read.
@@ -250,18 +253,16 @@ class Relay(EffectPerformer):
             return 0
 
     async def take_over(self, kind: str, target: str | None = None) -> None:
-        """Make all effects of one kind that another process has claimed due at once.
+        """Make the effects of a kind that another process has claimed due at once.
 
-        With `target`, only effects on this target are made due.
-
-        The caller must have acquired the lease of this work.
+        With `target`, only effects of this target become due. The caller must have the lease of the work.
         """
         own = (*self._tokens, *(row.outbox_id for rows in self._gathered.values() for row in rows))
         await self._store.write(lambda tx: tx.outbox.release((kind,), target=target, besides=own))
         self.hint()
 
     async def _release(self) -> int:
-        """Make all effects due at once that a former process had claimed; return 0."""
+        """Make the effects that a former process had claimed due at once; return 0."""
         kinds = tuple(self.handlers)
         await self._store.write(lambda tx: tx.outbox.release(kinds))
         return 0
@@ -295,7 +296,7 @@ class Relay(EffectPerformer):
         return len(rows)
 
     def _free(self, place: Place, now: int, *, gathers: bool) -> int:
-        """Return how many further effects may be started for a target."""
+        """Return the number of effects that may be started for a target now."""
         handler = self.handlers[place[0]]
         rests = self._rests_until.get(place, 0) - now
         if not handler.serves(place[1]) or 0 < rests <= milliseconds(handler.retries[1]):
@@ -330,7 +331,7 @@ class Relay(EffectPerformer):
             self._tasks.start(self._serve(place, group), name=f"{kind} {target}")
 
     async def _serve(self, place: Place, rows: Sequence[OutboxMessage]) -> None:
-        """Perform effects; then notify the relay if other effects of the target may be due."""
+        """Perform effects, and notify the relay if more effects of the target may be due."""
         handler, is_looked_for = self.handlers[place[0]], True
         room = self._rooms.setdefault(place, asyncio.Semaphore(handler.at_once))
         try:
@@ -350,7 +351,7 @@ class Relay(EffectPerformer):
             self._start_batches(place)
 
     async def _perform(self, place: Place, handler: Handler, rows: Sequence[OutboxMessage]) -> bool:
-        """Perform effects together and write their outcome; return whether they were performed."""
+        """Perform effects together and write their outcome; return whether the effects were performed."""
         try:
             async with asyncio.timeout(handler.lease.total_seconds()):
                 outcome = await handler.perform(rows)
@@ -410,7 +411,7 @@ class Relay(EffectPerformer):
     def _rest(
         self, place: Place, handler: Handler, rows: Sequence[OutboxMessage], outcome: NotPerformed
     ) -> int:
-        """Return the pause after failed effects; after a failed batch, all effects of its target pause."""
+        """Return the pause after failed effects, in milliseconds."""
         if outcome.untried:
             _LOG.info("effect.postponed", kind=place[0], target=place[1], reason=outcome.error)
             return outcome.not_before_ms
@@ -427,10 +428,7 @@ class Relay(EffectPerformer):
 def _write_outcome(
     tx: Transaction, rows: Sequence[OutboxMessage], tokens: Sequence[str], outcome: Outcome, rest: int
 ) -> int:
-    """Write the outcome of effects; return how many were written.
-
-    Effects whose claim was lost are skipped, because another process owns them now.
-    """
+    """Write the outcome of effects that are still claimed; return the number of these effects."""
     ids = [row.outbox_id for row in rows]
     if isinstance(outcome, Performed):
         done = tx.outbox.ack(ids, tokens, keyed=rows[0].dedupe_key is not None)

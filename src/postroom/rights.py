@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Denied:
-    """The file or folder that prevents access to a file, by its permissions or by not being a folder."""
+    """The file or folder that prevents access to a file."""
 
     path: Path
     owner: int
@@ -16,15 +16,15 @@ class Denied:
     remedy: str
 
     def why(self, wanted: Path) -> str:
-        """Return the reason for the failed access, as a phrase that follows the name of the file."""
+        """Return the reason for the failed access as a phrase that follows the name of the file `wanted`."""
         return f"{'it' if self.path == wanted else self.path} {self.reason}"
 
 
 def denied(path: Path, wanted: int) -> Denied | None:
-    """Return the obstacle to accessing a file, or None if there is none, or it cannot be examined.
+    """Return the file or folder that prevents access to `path`, or None if none is found; the call blocks.
 
-    `wanted` is `os.R_OK`, `os.W_OK` or both, and `os.X_OK` if the file must be a folder. For a missing file,
-    its folder must permit its creation. This call blocks.
+    `wanted` is `os.R_OK`, `os.W_OK` or both, and `os.X_OK` if the path must be a folder. For a missing file,
+    the parent folder must permit the creation of the file.
     """
     above: Path | None = None
     for item in (*reversed(path.parents), path):

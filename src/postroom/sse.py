@@ -17,21 +17,21 @@ A slower reader is disconnected, and may reconnect.
 
 
 def entry(kind: str, data: str, *, number: int | str | None = None) -> str:
-    """Format one event, whose `data` is one line.
+    """Format a server-sent event; `data` must be one line.
 
-    A reader that reconnects sends the last `number` that it received.
+    A reader that reconnects sends the last `number` that the reader has received.
     """
     named = "" if number is None else f"id: {number}\n"
     return f"{named}event: {kind}\ndata: {data}\n\n"
 
 
 def retry(milliseconds: int) -> str:
-    """Format the field that tells a reader how long to wait before it reconnects."""
+    """Format the field that tells a reader how long to wait before a new connection."""
     return f"retry: {milliseconds}\n\n"
 
 
 class SseResponse(StreamingResponse):
-    """A response that streams events; when the reader disconnects, the source of the events is closed.
+    """A response that streams events; the source is closed when the reader disconnects.
 
     For a slow reader, at most one piece waits in addition to the connection's buffer.
     """
@@ -43,7 +43,7 @@ class SseResponse(StreamingResponse):
         *,
         left: Callable[[], None],
     ) -> None:
-        """Create the response; `left` is called at the end of the stream, even if it was never read."""
+        """Create the response; `left` is called at the end of the stream, even if nothing was read."""
         # a proxy that buffers would delay the events
         unbuffered = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         super().__init__(source, headers={**unbuffered, **(headers or {})}, media_type="text/event-stream")
@@ -51,7 +51,7 @@ class SseResponse(StreamingResponse):
         self._left = left
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the stream as the response, until it ends or the reader disconnects."""
+        """Send the stream until the stream ends or the reader disconnects."""
         try:
             await super().__call__(scope, receive, send)
         finally:

@@ -48,10 +48,7 @@ class _Loop:
         self._process = os.getpid()
 
     def run(self, main: Coroutine[Any, Any, None], ended: Future[None]) -> None:
-        """Run `main` in a new daemon thread, which does not keep the program alive.
-
-        `ended` receives the outcome.
-        """
+        """Run the coroutine `main` in a new daemon thread; the future `ended` gets the outcome."""
 
         async def serve() -> None:
             self._loop = asyncio.get_running_loop()
@@ -74,9 +71,9 @@ class _Loop:
         self._thread.start()
 
     def call(self, work: Coroutine[Any, Any, T], jobs: "SimpleQueue[Callable[[], None] | None]") -> T:
-        """Wait for a coroutine on the loop, and return its result.
+        """Run a coroutine on the event loop, and return its result.
 
-        While this thread waits, it calls the functions that the coroutine sends to it.
+        The calling thread blocks, and calls the functions in the queue `jobs` meanwhile.
 
         Raises:
             MailboxClosed: The loop has ended.
@@ -109,11 +106,11 @@ class _Loop:
 
     @property
     def is_here(self) -> bool:
-        """Whether the loop belongs to this process; a forked process has a copy that no thread runs."""
+        """Whether the event loop belongs to this process, rather than to a parent process."""
         return os.getpid() == self._process
 
     def soon(self, function: Callable[[], object]) -> None:
-        """Schedule a function on the loop, unless the loop has ended."""
+        """Schedule a function on the event loop, unless the loop has ended."""
         with self._gate:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(function)
@@ -175,7 +172,7 @@ def _iterating_method(
 
 
 class RunHandle(_Twin):
-    """A blocking handle to wait for, read, answer and cancel a run; see `postroom.embedded.RunHandle`."""
+    """A blocking handle to wait for, read, answer and cancel a run, like `postroom.embedded.RunHandle`."""
 
     _twin: embedded.RunHandle
 
@@ -207,7 +204,7 @@ class RunHandle(_Twin):
 
 
 class _Operators(_Twin):
-    """The part of a mailbox for operators, with the same methods as blocking calls."""
+    """A blocking counterpart of the part of a mailbox for operators."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self._twin, name)
@@ -223,7 +220,7 @@ class _Operators(_Twin):
 
 
 class Mailbox(_Twin):
-    """A durable queue for conversations, which any thread may call; see `postroom.embedded.Mailbox`."""
+    """A durable queue for conversations, which any thread may call, like `postroom.embedded.Mailbox`."""
 
     _twin: embedded.Mailbox
 
@@ -239,10 +236,10 @@ class Mailbox(_Twin):
     ) -> Iterator["Mailbox"]:
         """Open a database, resume its unfinished work and accept new work.
 
-        `url` is `sqlite:///runs.db`, `postgresql://…` or `memory`. `work` is a function of a `Run`, which is
-        called in a separate thread, or a coroutine function, or an executor. If `work` is None, other
-        processes execute the work. On exit, active runs have `config.drain_grace` to end; after Ctrl-C, the
-        call does not wait for them.
+        `url` is `sqlite:///runs.db`, `postgresql://…` or `memory`. `work` is a function, a coroutine function
+        or an executor. A function gets a `Run`, and is called in a separate thread. If `work` is None, other
+        processes execute the work. On exit, active runs have `config.drain_grace` to end. After Ctrl-C, the
+        exit does not wait for runs.
 
         Raises:
             ConfigError: As for `postroom.Mailbox.open`; nothing was created or changed.
@@ -292,7 +289,7 @@ class Mailbox(_Twin):
 
     @property
     def pending(self) -> _Operators:
-        """The messages of threads that no run has read yet."""
+        """The messages that no run has read yet."""
         return _Operators(self._loop, self._twin.pending)
 
     @property
@@ -316,7 +313,10 @@ class Mailbox(_Twin):
 
 
 class Run(_Twin):
-    """A run as its function sees it; see `postroom.embedded.Run`. Steps execute in the run's own thread."""
+    """A run as its function sees the run, like `postroom.embedded.Run`.
+
+    Steps execute in the thread of the run.
+    """
 
     _twin: embedded.Run
 
@@ -334,7 +334,7 @@ class Run(_Twin):
 
     @property
     def text(self) -> str:
-        """The messages to answer as text."""
+        """The messages of the run as text."""
         return self._twin.text
 
     @property
@@ -387,7 +387,7 @@ class Run(_Twin):
 
 
 def _as_coroutine(loop: _Loop, work: Any) -> Any:
-    """Return the work of a run as a coroutine function for the asynchronous run."""
+    """Return the work of a run as a coroutine function."""
     if is_awaited(work):
         return work
     if not callable(work):
@@ -412,7 +412,7 @@ def _as_coroutine(loop: _Loop, work: Any) -> Any:
 
 
 def _settle(loop: _Loop, future: "asyncio.Future[object]", call: Callable[[], object]) -> None:
-    """Call a function in this thread, and pass its result to a future of the loop."""
+    """Call a function in this thread, and pass the result to a future of the event loop."""
     try:
         settle = partial(future.set_result, call())
     except StopIteration as error:  # a future cannot hold a StopIteration

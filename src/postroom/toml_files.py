@@ -27,7 +27,7 @@ _LOCATION: Final = re.compile(r" - at `(?:key` in `)?\$\.(\w+)")
 
 @dataclass(frozen=True, slots=True)
 class TableName:
-    """The name of a table in a TOML file, as error messages show it."""
+    """The name of a table in a TOML file, for error messages."""
 
     file: Path
     name: str
@@ -39,14 +39,14 @@ class TableName:
         return TableName(self.file, f"{self.name}.{name}" if self.name else name)
 
     def error(self, reason: str, *, value: object = None, remedy: str) -> ConfigError:
-        """Return an error about something in this table."""
+        """Return an error about the content of this table."""
         where = f"{self.file} [{self.name}]" if self.name else f"{self.file}"
         if self.number is not None:
             where = f"{self.file} [[{self.name}]] number {self.number}"
         return ConfigError(f"{where}: {reason}", value=value, remedy=remedy)
 
     def refuse(self, reason: str, *, value: object = None, remedy: str) -> NoReturn:
-        """Raise an error about something in this table.
+        """Raise an error about the content of this table.
 
         Raises:
             ConfigError: Always.
@@ -55,7 +55,9 @@ class TableName:
 
 
 def read_toml(file: Path, called: str, remedy: str) -> dict[str, Any] | None:
-    """Return the content of a TOML file, or None if it does not exist; errors call the file `called`.
+    """Return the content of a TOML file, or None if the file does not exist.
+
+    Error messages name the file as `called`.
 
     Raises:
         ConfigError: The file cannot be read, is not TOML, or is larger than 1 MiB.
@@ -81,7 +83,7 @@ def unreadable(file: Path, called: str, reason: str, remedy: str) -> ConfigError
 
 
 def check_names(place: TableName, told: Iterable[str], known: Iterable[str]) -> None:
-    """Raise an error if a table contains a name that it may not have.
+    """Check that a table contains only known names.
 
     Raises:
         ConfigError: A name is unknown. The remedy suggests the most similar name, or lists all names.
@@ -104,7 +106,7 @@ def fields_of(kind: type[msgspec.Struct]) -> Mapping[str, inspect.Type]:
 
 
 def extra_of(kind: inspect.Type, name: str) -> Any:
-    """Return an entry of a field's `Meta(extra=...)`, or None if there is none."""
+    """Return an entry of a field's `Meta(extra=...)`, or None if the entry does not exist."""
     return (
         kind.extra.get(name) if isinstance(kind := required(kind), inspect.Metadata) and kind.extra else None
     )
@@ -149,6 +151,6 @@ def required(kind: inspect.Type) -> inspect.Type:
 
 
 def bare(kind: inspect.Type) -> inspect.Type:
-    """Return a type without None, and without its metadata."""
+    """Return a type without None and without metadata."""
     kind = required(kind)
     return kind.type if isinstance(kind, inspect.Metadata) else kind

@@ -207,7 +207,7 @@ class SlackDriver(Driver):
     platform, kind = Platform.SLACK, SlackAdapter
     libraries: ClassVar = {"httpx2": "slack_library", "websockets": "slack_library"}
     people: ClassVar = {ANN: fake_slack.ANN, BEN: fake_slack.BEN, EVE: "U0EVE"}
-    lacks: ClassVar = {"replies": "in Slack a message answers in a thread and quotes no other message"}
+    lacks: ClassVar = {"replies": "a Slack message replies in a thread, and quotes no other message"}
     secrets = (fake_slack.BOT_TOKEN, fake_slack.APP_TOKEN, fake_slack.TICKET)
     unknown = "a block of the type hologram"
     chat = fake_slack.DM
@@ -390,9 +390,9 @@ class DiscordDriver(Driver):
     libraries: ClassVar = {"discord": "discord_library"}
     people: ClassVar = {ANN: fake_discord.ALICE, BEN: fake_discord.BOB, EVE: fake_discord.CAROL}
     lacks: ClassVar = {
-        "acknowledgements": "Discord takes none: the adapter holds each message until postroom has stored it",
+        "acknowledgements": "Discord has no acknowledgements, so the adapter keeps each message until postroom has stored it",
         "forwarded authors": "Discord does not say who wrote a forwarded message",
-        "unknown parts": "a part of a message is a file, an embed, a poll or a component, and each is read",
+        "unknown parts": "each part of a message is a file, an embed, a poll or a component, and the agent reads each of these",
     }
     secrets = (fake_discord.TOKEN, "aT0ken-")
     chat = fake_discord.DIRECT
@@ -503,10 +503,10 @@ class MatrixDriver(Driver):
     libraries: ClassVar = {"httpx2": "matrix"}
     people: ClassVar = {ANN: "@ann:fake", BEN: "@ben:fake", EVE: "@eve:fake"}
     lacks: ClassVar = {
-        "forwards": "Matrix does not mark forwarded words, which look like the sender's own words",
-        "buttons": "Matrix has no buttons: the text says what to answer",
+        "forwards": "Matrix does not mark forwarded words, so they look like the sender's own words",
+        "buttons": "Matrix has no buttons, so the text says how to answer",
         "unknown parts": "a message of an unknown kind has a text for older clients, and the agent reads that text",
-        "failing edits": "an edit is an event of its own, and the homeserver accepts it for any message",
+        "failing edits": "an edit is a separate event, which the homeserver accepts for any message",
     }
     secrets = (TOKEN,)
     chat, group = "!direct:fake", "!group:fake"
@@ -724,14 +724,14 @@ class WebDriver(Driver):
         "forwards": "the page cannot forward a message",
         "replies": "the page cannot quote a message",
         "unknown parts": "the page sends text and files only",
-        "groups": "each person has a chat of their own",
+        "groups": "each person has a separate chat",
         "strangers": "only people who signed in can write",
         "outages": "postroom itself serves the page",
         "limits": "the page sets no rate limit for answers",
         "refusals": "the page refuses no answer",
         "lost answers": "the page reads the log of the server itself",
         "parts": "the page shows a text of any length",
-        "failing edits": "the server itself holds what the page shows",
+        "failing edits": "the server itself stores the text that the page shows",
         "credentials": "the adapter logs in to no other server",
         "drafts of a process that died": "the page shows a draft only while the process that writes the answer runs",
         "other people's cards": "each person sees only their own chat",

@@ -128,10 +128,11 @@ async def test_stop_ends_the_run_and_keeps_what_waits(room) -> None:
     await settled(agent.began(2), room.hurry(gateway))
     agent.free.set()
     await all_answered(room, gateway, 3)
-    texts = channel.texts()
-    assert "Stopped." in texts
-    assert "re: two" in texts
-    assert any(text.startswith("Stopping.\n1 waiting") for text in texts)
+    await settled(
+        lambda: {"Stopped.", "re: two"} <= {*channel.texts()},
+        lambda: any(text.startswith("Stopping.\n1 waiting") for text in channel.texts()),
+        room.hurry(gateway),
+    )
 
 
 async def test_stop_ends_a_run_that_waits_for_its_next_attempt(room) -> None:

@@ -9,13 +9,14 @@ from gateway_room import Agent, all_answered, settled
 from postroom.contracts.errors import IllegalTransition, RequestRefused, Unauthorized
 from postroom.services.runs import RunService
 from postroom.services.work import WorkService
+from work_room import no_facts
 
 
 def operator_of(room):
     """Return the administration of the only open gateway, and its runs."""
     runs = RunService.__new__(RunService)
     runs.stores, runs.mailbox = room.runs, room.opened[0][1]
-    return WorkService(runs, SimpleNamespace()), runs
+    return WorkService(runs, SimpleNamespace(), no_facts), runs
 
 
 async def failed(room, agent, error):

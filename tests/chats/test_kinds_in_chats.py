@@ -1,9 +1,14 @@
 """Questions of every kind in a chat: buttons for choices, a reply to the card for words, and the inbox of an owner."""
 
+import asyncio
+import re
+
 import pytest
 
+from fake_channel import FakeChannel
 from gateway_room import Agent, settled
 from postroom.contracts.activation import RunActivation
+from postroom.contracts.errors import Unauthorized
 from postroom.contracts.executor import AgentRunResult
 from postroom.contracts.messages import ContentBlock, Message, Role
 from postroom.contracts.questions import Asked, asked_for
@@ -13,7 +18,7 @@ CURRENCY = asked_for(choices=["EUR", "USD"])
 WORDS = asked_for(wants_text=True)
 
 
-async def asked(room, asks: Asked, *more: Asked):
+async def asked(room, asks: Asked, *more: Asked, channel: FakeChannel | None = None):
     """Start an agent that asks such questions; return the channel, the first card, and how to wait."""
     agent = Agent()
 
@@ -33,7 +38,8 @@ async def asked(room, asks: Asked, *more: Asked):
         )
 
     agent.act = act
-    gateway, channel = await room.open(agent)
+    room.agent = agent
+    gateway, channel = await room.open(agent, channel=channel)
     await channel.say("go")
 
     async def until(*conditions) -> None:
@@ -45,6 +51,10 @@ async def asked(room, asks: Asked, *more: Asked):
     return channel, card, until
 
 
+async def fails(activation, sink):
+    raise Unauthorized("the key is not known")
+
+
 async def test_each_choice_has_a_button_and_the_pressed_one_is_the_answer(room) -> None:
     channel, card, until = await asked(room, CURRENCY)
     assert [one.label for one in card.card.buttons] == ["EUR", "USD"]
@@ -52,11 +62,37 @@ async def test_each_choice_has_a_button_and_the_pressed_one_is_the_answer(room) 
     await until(lambda: "heard: USD" in channel.texts(), lambda: not card.card.buttons)
 
 
+async def test_the_end_of_the_run_removes_the_buttons_of_a_question_that_nobody_answered(room) -> None:
+    channel, card, until = await asked(room, CURRENCY, CURRENCY)
+    [_, other] = [one for one in channel.said if one.card]
+    await channel.press(card.card.buttons[1].value)
+    await until(lambda: "heard: USD" in channel.texts(), lambda: not other.card.buttons)
+    assert "no longer" in other.text
+
+
 async def test_a_reply_to_the_card_answers_a_question_that_takes_words(room) -> None:
     channel, card, until = await asked(room, WORDS)
     assert "You can also reply to this message" in card.text
     assert card.card.buttons == ()
     await channel.say("Name it Ben.", reply_to_message_id=card.message_id)
+    await until(lambda: "heard: Name it Ben." in channel.texts())
+
+
+async def test_a_reply_to_a_card_answers_while_the_card_is_still_being_stored(room, monkeypatch) -> None:
+    write, stored, shown = room.runs.store.write, asyncio.Event(), FakeChannel(clock=room.clock)
+
+    async def late(*given, **named):
+        if any(one.card for one in shown.said):
+            monkeypatch.setattr(room.runs.store, "write", write)
+            await stored.wait()
+        return await write(*given, **named)
+
+    monkeypatch.setattr(room.runs.store, "write", late)
+    channel, card, until = await asked(room, WORDS, channel=shown)
+    await channel.say("Name it Ben.", reply_to_message_id=card.message_id)
+    [(gateway, _)] = room.opened
+    await until(lambda: not gateway.intake.tasks)
+    stored.set()
     await until(lambda: "heard: Name it Ben." in channel.texts())
 
 
@@ -138,6 +174,30 @@ async def test_the_inbox_continues_after_the_twentieth_question(room) -> None:
     await until(lambda: channel.texts()[-1].startswith("Question abcdef is not open."))
 
 
+async def test_the_inbox_lists_failed_runs_and_groups_those_with_the_same_error(room) -> None:
+    channel, card, until = await asked(room, CURRENCY)
+    [(_, mailbox)] = room.opened
+    room.agent.act = fails
+    for agent in ("Ash", "Bo", "Bo"):
+        work = Message(role=Role.USER, content=(ContentBlock(text="go", data={}),))
+        await mailbox.submit_background(RunActivation.new(f"agent:shop/{agent}", [work]))
+        await mailbox.settled()
+    await channel.say("/inbox")
+    await until(lambda: any("Failed runs:" in one for one in channel.texts()))
+    questions, failed = channel.texts()[-1].split("Failed runs:")
+    assert "Which?" in questions
+    bo, ash, how = failed.strip().splitlines()
+    assert re.match(
+        r"- Bo@shop failed 2 times, last at 20\S+Z: unauthorized: the key is not known \(run ", bo
+    )
+    assert re.match(r"- Ash@shop failed at 20\S+Z: unauthorized: the key is not known \(run ", ash)
+    assert how.endswith("or with `postroom runs replay` and `postroom runs discard`.")
+    number = card.card.buttons[0].value.split()[1]
+    await channel.say(f"/inbox {number}")
+    await until(lambda: sum(one.startswith("Which?\n/answer ") for one in channel.texts()) == 2)
+    assert "Failed runs:" not in channel.texts()[-1]
+
+
 async def test_the_card_of_an_answered_question_still_shows_its_action(room) -> None:
     channel, card, until = await asked(room, asked_for(action="DROP TABLE a"))
     await channel.press(card.card.buttons[0].value)
@@ -154,5 +214,45 @@ async def test_a_display_name_that_no_person_has_is_replaced_by_the_id_of_the_pl
     channel, card, until = await asked(room, CURRENCY)
     number = card.card.buttons[0].value.split()[1]
     await channel.say(f"/answer {number} USD", name=name)
-    await until(lambda: "heard: USD" in channel.texts())
-    assert "Answered: USD by u1." in channel.texts()
+    await until(lambda: {"heard: USD", "Answered: USD by u1."} <= {*channel.texts()})
+
+
+async def test_the_next_turn_removes_the_buttons_of_a_question_asked_again_and_repeats_no_open_card(
+    room,
+) -> None:
+    agent = Agent()
+
+    async def act(activation, sink):
+        asks = ("A?", "B?", "C?") if not activation.decisions else ("B?",)
+        turn = len(activation.decisions)
+        tickets = tuple(
+            RunWaitingTicket(
+                ticket_id=f"{text}{turn}",
+                tool_call_id=f"{text}{turn}",
+                tool_name="ask",
+                reason=text,
+                asked=asked_for(choices=["EUR", "GBP"] if turn else ["EUR", "USD"]),
+            )
+            for text in asks
+        )
+        waiting = RunWaitingState(reason=WaitingReason.USER_INPUT, tickets=tickets)
+        end = TerminationReason.suspended()
+        return AgentRunResult(run_id=activation.run_id, termination=end, waiting=waiting)
+
+    agent.act = act
+    room.agent = agent
+    gateway, channel = await room.open(agent)
+    await channel.say("go")
+
+    def cards() -> list[tuple[str, list[str]]]:
+        """Return the text and the buttons of each card, in the order in which the chat shows them."""
+        shown = [one for one in channel.said if one.card is not None]
+        texts = [next(text for text in ("A?", "B?", "C?") if text in one.text) for one in shown]
+        return [(text, [b.label for b in one.card.buttons]) for text, one in zip(texts, shown, strict=True)]
+
+    dollars, pounds = ["EUR", "USD"], ["EUR", "GBP"]
+    await settled(lambda: cards() == [("A?", dollars), ("B?", dollars), ("C?", dollars)], room.hurry(gateway))
+    first = next(one for one in channel.said if one.card is not None)
+    await channel.press(first.card.buttons[0].value)
+    after = [("A?", []), ("B?", []), ("C?", dollars), ("B?", pounds)]
+    await settled(lambda: cards() == after, room.hurry(gateway))

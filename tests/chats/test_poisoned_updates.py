@@ -10,7 +10,12 @@ from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.errors import InvalidArgument, ServerUnavailable
 from postroom.gateway.platforms.base import MAX_TRIES
 
-TOKEN = f"123456789:{'Ab-_9' * 7}"
+TOKENS = (
+    f"123456789:{'Ab-_9' * 7}",  # Telegram
+    "xapp-1-A0123-456-abcdef",  # Slack
+    f"MTE{'a' * 21}.Gabcde.{'b' * 27}",  # Discord
+    f"syt_Ym90_{'c' * 20}_1abcde",  # Matrix
+)
 
 
 async def meet_a_defect() -> None:
@@ -20,7 +25,7 @@ async def meet_a_defect() -> None:
 async def poisoned(room):
     gateway, channel = await room.open(Agent())
     room.clock.advance(timedelta(minutes=5))
-    update = {"update_id": 7, "message": {"text": f"poison {TOKEN}"}, "token": "a-secret"}
+    update = {"update_id": 7, "message": {"text": " ".join(("poison", *TOKENS))}, "token": "a-secret"}
     for _ in range(MAX_TRIES - 1):
         with pytest.raises(ServerUnavailable):
             await channel.take_in(update, meet_a_defect)
@@ -42,7 +47,7 @@ async def test_a_poisoned_update_is_listed_whole_without_its_secrets_and_others_
     gateway, channel, _, [letter] = await poisoned(room)
     degraded_at = room.clock.now()
     assert (letter["kind"], letter["error"]) == ("update", "an update caused a defect: TypeError")
-    assert '"text": "poison (hidden token)"' in letter["text"]
+    assert f'"text": "poison{" (hidden token)" * len(TOKENS)}"' in letter["text"]
     assert "a-secret" not in letter["text"]
     await channel.say("hello")
     await settled(lambda: channel.texts() == ["re: hello"])

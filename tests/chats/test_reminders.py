@@ -100,7 +100,7 @@ async def test_words_come_at_a_time_of_day_in_a_zone_also_when_the_clocks_change
     moments = (at(2023, 11, 15, 14), at(2024, 3, 9, 14), at(2024, 3, 10, 13), at(2024, 3, 11, 13))
     for times, moment in enumerate(moments, start=1):
         room.clock.set(moment)
-        assert await gateway._reminders.kept.submit_due() == 1
+        await gateway._reminders.kept.submit_due()  # the gateway may have done it by itself
         await settled(
             lambda times=times: channel.texts().count("re: Say what is new.") == times, room.hurry(gateway)
         )
@@ -110,6 +110,7 @@ async def test_words_come_at_a_time_of_day_in_a_zone_also_when_the_clocks_change
     assert channel.texts()[-1] == (
         "1. every day at 9:00 America/New_York, next Tue 2024-03-12 09:00 EDT: Say what is new."
     )
+    assert channel.texts().count("re: Say what is new.") == len(moments)
 
 
 NEXT_TIMES = (

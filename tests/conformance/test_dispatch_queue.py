@@ -311,8 +311,23 @@ async def test_dispatches_are_listed_by_status_over_all_threads(
     for status in set(RunDispatchStatus) - {DEAD_LETTER}:
         assert ids(await queue.list_by_status(status)) == [status.value.lower()]
     prefixes = ("t-", "t-b", "T", "")
-    counted = await stores.store.read(lambda tx: [tx.runs.dispatches.count_dead(one, 4) for one in prefixes])
-    assert counted == [4, 1, 0, 4]
+    found = await stores.store.read(lambda tx: [tx.runs.dispatches.dead_errors(one, 4) for one in prefixes])
+    assert [len(pairs) for pairs in found] == [4, 1, 0, 4]
+
+
+@on_both
+async def test_retried_dispatches_are_those_queued_after_a_failed_attempt(
+    stores: RunStores, queue: DispatchStore
+) -> None:
+    for name, delay in (("late", 9), ("soon", 5)):
+        owned = await claimed(stores, name, thread=name)
+        await queue.nack(owned.claim_proof, error=f"no model for {name}", delay_ms=delay * SECOND)
+    released = await claimed(stores, "released", thread="u")
+    await queue.release(released.claim_proof)
+    await enqueued(stores, "new", thread="v")
+    found = await stores.store.read(lambda tx: tx.runs.dispatches.retried(9))
+    assert [row.last_error for row in found] == ["no model for soon", "no model for late"]
+    assert ids(await stores.store.read(lambda tx: tx.runs.dispatches.retried(1))) == ["soon"]
 
 
 @on_both

@@ -76,17 +76,17 @@ def test_a_message_that_tells_the_end_of_a_run_is_known(box: Box, here: Office) 
     assert (box.answering_run(told), box.answering_run(written)) == ("r1", None)
     assert box.answers_among("r1", [told, written]) == {told}
     assert box.answers_among("r1", []) == box.answers_among("r2", [told]) == set()
-    assert (box.tells_last(told), box.tells_last(written)) == (True, False)
+    assert (box.newest_report("r1"), box.newest_report("r2")) == (told, None)
     box.note_answer(written, "r1")
-    assert (box.tells_last(told), box.tells_last(written)) == (False, True)
+    assert (box.newest_report("r1"), box.newest_report("r2")) == (written, None)
     with pytest.raises(StoreError):
         box.note_answer(99, "r")
 
 
 def test_what_a_run_at_work_asks_is_known_until_it_ends(box: Box, here: Office) -> None:
     ada = here.ada.id
-    first = AskedQuestion(id="b", text="May I? é")
-    second = AskedQuestion(id="a", text="And this?", timeout_ms=60_000, on_timeout=OnTimeout.NO)
+    first = AskedQuestion(id="b", text="May I? é", asked_at=2)
+    second = AskedQuestion(id="a", text="And this?", timeout_ms=60_000, on_timeout=OnTimeout.NO, asked_at=3)
     assert not box.ask("r", ada, first, 1)
     box.begin_run("r", ada, 1)
     assert not box.ask("r", here.ben.id, first, 1)
@@ -94,11 +94,12 @@ def test_what_a_run_at_work_asks_is_known_until_it_ends(box: Box, here: Office) 
         assert box.ask("r", ada, question, at)
     box.begin_run("other", ada, 1)
     assert (box.questions("r"), box.questions("other")) == ([first, second], [])
-    box.end_run("r", now=9)
+    assert box.end_run("r", now=9) == (ada, False, [first, second])
     assert box.questions("r") == []
-    box.begin_run("r", ada, 5)
+    assert box.end_run("r", now=9) is None
+    assert box.begin_run("r", ada, 5) == ()
     assert box.ask("r", ada, first, 5)
-    box.begin_run("r", ada, 6)
+    assert box.begin_run("r", ada, 6) == [first]
     assert box.questions("r") == []
 
 

@@ -121,7 +121,6 @@ def test_a_question_outside_a_run_is_told_without_a_run_or_an_attempt(box: Box, 
     assert [(kind, at, *detail.values()) for kind, at, who, detail in told(box, here) if who == ada] == [
         ("question.asked", 6, "q"),
         ("question.answered", 7, "q"),
-        ("question.answered", 8, "q"),
     ]
     assert box.attempts_of_runs(["r"]) == []
 

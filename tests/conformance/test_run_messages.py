@@ -1,13 +1,14 @@
 """Promises of a thread store about committed messages and what executors keep."""
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Collection
 from datetime import timedelta
 
 from conformance.boxes import on_both
 from conformance.promises.run_given import TOGETHER, said
 from postroom.contracts.messages import (
     ContentBlock,
+    DeliveryMode,
     Message,
     MessageMetadata,
     MessageRecord,
@@ -143,6 +144,19 @@ async def test_appending_at_the_same_time_leaves_no_gap(stores: RunStores) -> No
         assert (first[0], second[0], first[1:]) == ("a", "b", second[1:])
     thread = await stores.threads.load_thread("t")
     assert thread.message_count == 2 * TOGETHER
+
+
+@on_both
+async def test_pending_messages_are_counted_for_several_threads(stores: RunStores) -> None:
+    for thread, many in (("t", 3), ("u", 1), ("v", 2)):
+        added = [Message.user("x", id=f"{thread}{number}") for number in range(many)]
+        await stores.threads.append_pending(thread, added, DeliveryMode())
+
+    def counted(*threads: str) -> Awaitable[dict[str, int]]:
+        return stores.store.read(lambda tx: tx.runs.messages.count_waiting(threads))
+
+    assert await counted("u", "t", "nothing") == {"t": 3, "u": 1}
+    assert await counted("nothing") == {}
 
 
 async def test_what_executors_keep_is_replaced_whole(stores: RunStores) -> None:

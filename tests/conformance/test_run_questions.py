@@ -28,12 +28,14 @@ from store_kinds import SCHEMA
 __all__ = ["prepared_stores", "run_place"]
 
 
-def ticket(number: str) -> RunWaitingTicket:
-    return RunWaitingTicket(ticket_id=number, tool_call_id=number, reason="May I?", updated_at=1)
+def ticket(number: str, at: int) -> RunWaitingTicket:
+    return RunWaitingTicket(ticket_id=number, tool_call_id=number, reason="May I?", updated_at=at)
 
 
 def asking(stores: RunStores, run_id: str, *numbers: str, home: str = "agent:bay", at: int = 1) -> RunRecord:
-    waiting = RunWaitingState(reason=WaitingReason.USER_INPUT, tickets=tuple(map(ticket, numbers)))
+    waiting = RunWaitingState(
+        reason=WaitingReason.USER_INPUT, tickets=tuple(ticket(one, at) for one in numbers)
+    )
     details = {"status": RunStatus.WAITING, "waiting": waiting, "created_at": 1, "updated_at": at}
     return run(stores, run_id, thread=f"{home}/{run_id}", **details)
 
@@ -42,8 +44,10 @@ def answered(waiting: RunRecord, number: str, at: int) -> RunRecord:
     decision = ToolCallResume(
         decision_id=f"d{number}", action=ResumeDecisionAction.RESUME, result={"approved": True}, updated_at=at
     )
+    asked_at = waiting.waiting.tickets[0].updated_at
     return replace(
-        waiting, answered=(*waiting.answered, AnsweredTicket(ticket=ticket(number), decision=decision))
+        waiting,
+        answered=(*waiting.answered, AnsweredTicket(ticket=ticket(number, asked_at), decision=decision)),
     )
 
 
@@ -87,7 +91,7 @@ async def test_a_question_is_found_by_its_number_and_by_the_beginning_of_it(
         assert (await open_in(stores, "agent:bay"), await answered_in(stores, "agent:bay", 1)) == ([], ["r2"])
 
 
-async def test_the_open_questions_of_a_place_come_in_the_order_in_which_they_wait_and_answers_backwards(
+async def test_the_open_questions_of_a_place_come_in_the_order_in_which_they_were_asked_and_answers_backwards(
     prepared_stores: Prepared,
 ) -> None:
     async with prepared_stores.opened() as stores:

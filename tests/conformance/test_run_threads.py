@@ -311,6 +311,11 @@ async def test_runs_of_several_threads_come_by_their_last_change_from_any_place_
     assert await newest("u", "t", before=place(made[57])) == made[58:]
     assert await newest("u") == [one for one in made if one.thread_id == "u"]
     assert await newest() == []
+    ids = [one.run_id for one in made if one.thread_id == "u"]
+    for place_of, named in enumerate(ids):
+        beside = await stores.store.read(lambda tx, named=named: tx.runs.threads.runs_beside(named))
+        assert beside == ((*ids, "")[place_of + 1], ("", *ids)[place_of])
+    assert await stores.store.read(lambda tx: tx.runs.threads.runs_beside("nothing")) == ("", "")
 
 
 @on_both

@@ -33,6 +33,7 @@ async def steps(mailbox, change):
     counted = []
 
     def counting(tx):
+        counted.clear()  # a change that shared its transaction is run again alone, because it raises
         # A mailbox that has just been opened releases the claims of other processes once, when it gets to it.
         if tx.runs.dispatches.claimed("deep") is None:
             tx.runs.dispatches.claim("deep", ELSEWHERE)

@@ -33,7 +33,8 @@ from machine import PATIENCE
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import TextDelta
 from postroom.contracts.errors import ActiveRunConflict, InvalidSubmission
-from postroom.contracts.messages import Message, SeqRange
+from postroom.contracts.messages import DeliveryMode, Message, SeqRange
+from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery, ThreadCommit
 from postroom.contracts.runs import RunStatus, TerminationReason
 from postroom.dispatch.completion import MailboxWorker, WorkerStatus
@@ -386,3 +387,29 @@ async def test_tries_at_the_same_time_claim_one_dispatch_once(room):
     executor.release.set()
     await mailbox.settled()
     assert (executor.run_count, executor.most) == (1, 1)
+
+
+async def test_work_that_is_queued_while_the_end_of_a_run_is_stored_starts_without_a_poll(room, monkeypatch):
+    write, is_stored, goes_on = room.stores.store.write, asyncio.Event(), asyncio.Event()
+    executor = Blocking()
+    mailbox = room.mailbox(executor)
+    await mailbox.submit_background(ask("t", "first"))
+    await executor.started.get()
+    mode = DeliveryMode(starts_run=True)
+    await mailbox.deliver("t", [Message.user("second", id="m2")], replace(mode, group="a"))
+
+    async def answered_late(*given, **named):
+        monkeypatch.setattr(room.stores.store, "write", write)
+        stored = await write(*given, **named)
+        is_stored.set()
+        await goes_on.wait()
+        return stored
+
+    monkeypatch.setattr(room.stores.store, "write", answered_late)
+    executor.release.set()
+    async with asyncio.timeout(PATIENCE):
+        await is_stored.wait()
+        await mailbox.deliver("t", [Message.user("third", id="m3")], replace(mode, group="b"))
+        goes_on.set()
+        await mailbox.settled()
+    assert said(executor) == [["first"], ["second"], ["third"]]

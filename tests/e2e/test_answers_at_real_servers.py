@@ -433,8 +433,10 @@ def _play(
                 path = f"/p/{place.slug}/questions"
                 page = browser.get(path).text
                 token = page.partition('name="form_token" value="')[2].partition('"')[0]
+                answer_id = page.partition('name="answer_id" value="')[2].partition('"')[0]
                 form = {
                     "form_token": token,
+                    "answer_id": answer_id,
                     "do": "take_back",
                     "run": question.run_id,
                     "number": question.number,

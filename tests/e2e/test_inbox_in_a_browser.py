@@ -10,7 +10,7 @@ import pytest
 from e2e.browser import Browser, log_in
 from e2e.running import RunningServer, soon
 from e2e.test_accessibility import axe, examined
-from e2e.test_work_in_a_browser import ASKER, agent, fill
+from e2e.test_work_in_a_browser import ASKER, agent, command, fill
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -42,6 +42,13 @@ def ask(server: RunningServer, folder: Path) -> str:
         said = {"project_key": str(folder), "sender_name": "Bo", "subject": "Tidy", "body_md": "up"}
         line.tool("send_message", **said, to=["Ada"])
     return slug
+
+
+def be_asked(server: RunningServer, browser: Browser, folder: Path) -> None:
+    """Log in as lena, whom an agent asks."""
+    log_in(server, browser)
+    ask(server, folder)
+    browser.ask("Network.setCookie", name="postroom_name", value="lena", url=server.url)
 
 
 def test_the_inbox_follows_by_keyboard_and_never_answers_by_enter(
@@ -87,9 +94,7 @@ def test_the_inbox_follows_by_keyboard_and_never_answers_by_enter(
 def test_snooze_by_keyboard_never_opens_the_run_and_never_answers(
     server: RunningServer, browser: Browser, tmp_path: Path
 ) -> None:
-    log_in(server, browser)
-    ask(server, tmp_path / "yard")
-    browser.ask("Network.setCookie", name="postroom_name", value="lena", url=server.url)
+    be_asked(server, browser, tmp_path / "yard")
     for keys in ("js", "ys"):
         browser.ask("Network.deleteCookies", name="postroom_later", url=server.url)
         browser.open(f"{server.url}/", width=1440)
@@ -144,9 +149,7 @@ def test_a_draft_keeps_its_row_and_the_other_rows_follow(
 def test_take_back_leads_back_to_the_inbox_and_disappears_after_its_time(
     server: RunningServer, browser: Browser, tmp_path: Path
 ) -> None:
-    log_in(server, browser)
-    ask(server, tmp_path / "yard")
-    browser.ask("Network.setCookie", name="postroom_name", value="lena", url=server.url)
+    be_asked(server, browser, tmp_path / "yard")
     browser.open(f"{server.url}/", width=1440)
     approve, take_back = ".question button[value=yes]", "button[value=take_back]"
     for selector, place in (
@@ -426,4 +429,193 @@ def test_ten_tasks_take_the_clicks_that_the_design_allows(
         "retry all 3": 1,
         "write to two with a file": 2,
     }
+    assert not browser.complaints()
+
+
+def test_home_the_table_and_the_control_room_count_the_same_rows(
+    server: RunningServer, browser: Browser, axe: str, tmp_path: Path
+) -> None:
+    """Three equal failures are one row everywhere, and each of twelve finished tasks counts."""
+    folder = tmp_path / "yard"
+    slug = ask(server, folder)
+    with server.line() as line:
+        said = {"project_key": str(folder), "sender_name": "Bo", "body_md": "x", "to": ["Fay"]}
+        for subject in ("Fence", "Gate", "Roof"):
+            line.tool("send_message", **said, subject=subject)
+        bo = {"project_key": str(folder), "agent_name": "Bo"}
+        for number in range(1, 13):
+            line.tool("add_task", **bo, title=f"Mend fence {number}", acceptance="person")
+            line.tool("claim_task", **bo, task_id=number)
+            line.tool("done_task", **bo, task_id=number, epoch=1)
+    log_in(server, browser)
+    browser.open(f"{server.url}/", width=1440)
+    becomes(browser, "document.title", "(14) postroom")
+    counted = "document.querySelector('{}').textContent.match(/\\d+/)[0]"
+    assert browser.see(counted.format(f'.projects a[href="/p/{slug}#needs"]')) == "14"
+    assert browser.see(counted.format(".sections [data-key=s-failed] .count")) == "1"
+    assert browser.see(counted.format(".sections [data-key=s-reviews] .count")) == "12"
+    assert "2 more tasks to check." in str(browser.see("document.querySelector('main').innerText"))
+    browser.open(f"{server.url}/p/{slug}", width=1440)
+    assert browser.see(counted.format("#needs .count")) == "14"
+    assert browser.see(counted.format("[data-key=tab-control] .count")) == "14"
+    [card] = json.loads(
+        str(
+            browser.see(
+                "JSON.stringify([...document.querySelectorAll('.need.failed')].map(e => e.innerText))"
+            )
+        )
+    )
+    assert "the same failure 3 times" in card
+    assert examined(browser, axe) == []
+    browser.open(f"{server.url}/p/{slug}/threads", width=1440)
+    assert browser.see(counted.format("[data-key=tab-control] .count")) == "14"
+    browser.open(f"{server.url}/p/{slug}", width=1440)
+    browser.events.clear()
+    browser.see("document.querySelector('.need.failed button[value=discard]').click()")
+    browser.wait_for("Page.loadEventFired")
+    assert "Dismissed" in str(browser.see("document.querySelector('main').innerText"))
+    assert browser.see(counted.format("[data-key=tab-control] .count")) == "13"
+    shown = command(server, "inbox")
+    assert "failed" not in shown.stdout, shown.stdout
+    assert not browser.complaints()
+
+
+def test_home_shows_what_holds_up_most_first_with_its_changes_and_the_saved_views(
+    server: RunningServer, browser: Browser, axe: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "yard"
+    slug = ask(server, folder)
+    agent(server, folder, "Ann", [sys.executable, "-c", ASKER.replace("Ada", "Ann")])
+    log_in(server, browser)
+    browser.open(f"{server.url}/", width=1440)
+    becomes(browser, "document.querySelectorAll('.question').length", 1)
+    with server.line() as line:
+        said = {"project_key": str(folder), "sender_name": "Bo", "body_md": "up", "to": ["Ann"]}
+        line.tool("send_message", **said, subject="Wall")
+        becomes(browser, "document.querySelectorAll('.question').length", 2)
+        for subject in ("Roof", "Gate"):
+            line.tool("send_message", **said, subject=subject)
+    heads = "[...document.querySelectorAll('.question header')].map((one) => one.innerText).join('|')"
+    soon(
+        lambda: str(browser.see(heads)).startswith("An") and "holds up 2 messages" in str(browser.see(heads))
+    )
+    assert str(browser.see(heads)).count("holds up") == 1
+    assert examined(browser, axe) == []
+    browser.events.clear()
+    browser.see(f"{button('See what changed', '.question')}.click()")
+    browser.wait_for("Page.loadEventFired")
+    assert "not in a Git repository" in str(
+        browser.see("document.querySelector('#changes').parentElement.innerText")
+    )
+    browser.open(f"{server.url}/", width=1440)
+    browser.events.clear()
+    browser.see(f"{button('See what changed', '.since')}.click()")
+    browser.wait_for("Page.loadEventFired")
+    assert browser.see("location.pathname") == f"/p/{slug}/digest"
+    browser.open(f"{server.url}/p/{slug}/runs?state=failed&since=day", width=1440)
+    fill(browser, "#views input", "Failed today")
+    browser.see("document.querySelector('#views form button').click()")
+    browser.open(f"{server.url}/", width=1440)
+    assert browser.see("[...document.querySelectorAll('#saved li > *')].map((one) => one.innerText)") == [
+        "Failed today",
+        slug,
+    ]
+    assert browser.see("document.documentElement.scrollWidth <= innerWidth")
+    assert examined(browser, axe) == []
+    browser.events.clear()
+    browser.see("document.querySelector('#saved a').click()")
+    browser.wait_for("Page.loadEventFired")
+    assert browser.see("location.pathname + location.search") == f"/p/{slug}/runs?state=failed&since=day"
+    assert not browser.complaints()
+
+
+def test_a_finished_task_is_judged_on_home_and_enter_judges_nothing(
+    server: RunningServer, browser: Browser, axe: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "yard"
+    folder.mkdir()
+    with server.line() as line:
+        line.crew(str(folder), "Bo")
+        line.order("PUT", "/admin/people", {"name": "lena"})
+        bo = {"project_key": str(folder), "agent_name": "Bo"}
+        for number in (1, 2):
+            line.tool("add_task", **bo, title=f"Mend fence {number}", acceptance="person")
+            line.tool("claim_task", **bo, task_id=number)
+            line.tool("done_task", **bo, task_id=number, epoch=1, message="It holds.", commit="4f2a1c9")
+    log_in(server, browser)
+    for width in (390, 1440):
+        browser.open(f"{server.url}/", width=width)
+        assert examined(browser, axe) == []
+        assert browser.see("document.documentElement.scrollWidth <= innerWidth")
+    assert browser.see("document.title") == "(2) postroom"
+    row = "[data-key=task-{}]"
+    assert "Done by Bo: It holds. 4f2a1c9" in str(
+        browser.see(f"document.querySelector('{row.format(1)}').innerText")
+    )
+    fill(browser, f"{row.format(1)} [name=name]", "lena")
+    fill(browser, f"{row.format(1)} [name=why]", "The gate is open")
+    browser.press("Enter", 13)
+    browser.events.clear()
+    browser.see(f"document.querySelector('{row.format(1)} button[value=reject]').click()")
+    browser.wait_for("Page.loadEventFired")
+    assert browser.see("(location.pathname + location.search).split('&')[0]") == "/?done=rejected"
+    assert "The task was rejected." in str(browser.see("document.querySelector('.note').innerText"))
+    assert browser.see(f"document.querySelector('{row.format(2)} [name=name]').value") == "lena"
+    browser.events.clear()
+    browser.see(f"document.querySelector('{row.format(2)} button[value=accept]').click()")
+    browser.wait_for("Page.loadEventFired")
+    assert "The task was accepted." in str(browser.see("document.querySelector('.note').innerText"))
+    assert browser.see("document.title") == "postroom"
+    with server.line() as line:
+        tasks = line.tool("list_tasks", project_key=str(folder), state="done")["tasks"]
+        assert [one["id"] for one in tasks] == [2]
+        [ready] = line.tool("list_tasks", project_key=str(folder), state="ready")["tasks"]
+        assert ready["reason"] == "The gate is open"
+    assert not browser.complaints()
+
+
+def test_a_question_outside_a_run_says_so_and_neighbouring_runs_are_linked_only_if_they_exist(
+    server: RunningServer, browser: Browser, axe: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "yard"
+    slug = ask(server, folder)
+    with server.line() as line:
+        bo = {"project_key": str(folder), "agent_name": "Bo"}
+        line.tool("ask_person", **bo, question="Which lamp is for the yard?")
+        said = {"project_key": str(folder), "sender_name": "Bo", "body_md": "up", "to": ["Fay"]}
+
+        def failed() -> list[str]:
+            return [
+                run
+                for one in line.request("GET", "/admin/runs/failed").json()["failed"]
+                for run in one["run_ids"]
+            ]
+
+        for number, subject in enumerate(("Roof", "Gate", "Wall"), start=1):
+            line.tool("send_message", **said, subject=subject)
+            soon(lambda number=number: len(failed()) == number, failed)
+        newest, middle, oldest = failed()
+        questions = line.request("GET", "/admin/questions").json()["questions"]
+    [outside] = [one for one in questions if one["agent"] == "Bo"]
+    log_in(server, browser)
+    runs = f"{server.url}/p/{slug}/runs"
+    browser.open(f"{runs}/{outside['run_id']}", width=1440)
+    shown = str(browser.see("document.querySelector('main').innerText"))
+    assert "Question of Bo" in shown
+    assert "Asked outside a run by Bo" in shown
+    assert "postroom starts nothing, and mails the answer to Bo." in shown
+    assert ("Not started" in shown, "What changed" in shown, "previous run" in shown) == (False, False, False)
+    assert examined(browser, axe) == []
+    links = "[...document.querySelectorAll('.run-facts a')].map((one) => one.innerText).filter((one) => one.includes('run'))"
+    for run, wanted in (
+        (oldest, ["next run ▸"]),
+        (middle, ["◂ previous run", "next run ▸"]),
+        (newest, ["◂ previous run"]),
+    ):
+        browser.open(f"{runs}/{run}", width=1440)
+        assert browser.see(links) == wanted, run
+    browser.events.clear()
+    browser.see(f"{button('◂ previous run')}.click()")
+    browser.wait_for("Page.loadEventFired")
+    assert browser.see("location.pathname") == f"/p/{slug}/runs/{middle}"
     assert not browser.complaints()

@@ -41,9 +41,11 @@ def postroom(folder: Path) -> Iterator[Postroom]:
         "POSTROOM_PORT": "0",
     }
 
-    def run(*words: str, path: str = programs) -> subprocess.CompletedProcess[str]:
+    def run(*words: str, path: str = programs, stdin: int | None = None) -> subprocess.CompletedProcess[str]:
         command, given = [sys.executable, "-m", "postroom", *words], {**environment, "PATH": path}
-        return subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, check=False)
+        return subprocess.run(
+            command, cwd=folder, env=given, stdin=stdin, capture_output=True, text=True, check=False
+        )
 
     yield run
     if note := places.read_server_note(data):
@@ -55,6 +57,18 @@ def postroom(folder: Path) -> Iterator[Postroom]:
 def document(done: subprocess.CompletedProcess[str]) -> Any:
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def test_init_asks_before_it_changes_anything(postroom: Postroom, folder: Path) -> None:
+    keyboard, terminal = os.openpty()
+    os.write(keyboard, b"\x04")  # Ctrl-D at the question
+    done = postroom("init", "--as", "Ada", stdin=terminal)
+    os.close(terminal)
+    os.close(keyboard)
+    assert (done.returncode, "AGENTS.md? [y/N]" in done.stderr) == (1, True)
+    home = folder.parent / "home"
+    assert sorted(path.name for path in home.rglob("*") if path.is_file()) == []
+    assert not (folder / "AGENTS.md").exists()
 
 
 def test_init_starts_the_server_connects_the_clients_and_makes_an_agent_the_default_of_a_repository(

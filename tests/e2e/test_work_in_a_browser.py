@@ -213,9 +213,7 @@ def test_the_command_line_sees_and_does_the_same(server: RunningServer, tmp_path
     assert (unknown.returncode, "there is no run 'none'" in unknown.stderr) == (2, True)
     assert soon(lambda: runs("dead")["dead"])[0]["run_id"] == again["run_id"]
     seen = command(server, "runs", "overview", "--project", str(folder))
-    assert f"\n  {again['run_id']}  Cy: command failed" in seen.stdout.partition("DEAD LETTERS")[2], (
-        seen.stdout
-    )
+    assert f"\n  {again['run_id']}  Cy: command failed" in seen.stdout.partition("FAILED")[2], seen.stdout
     assert runs("discard", again["run_id"][:24]) == {"discarded": [again["run_id"]]}
     for listed in (runs("dead")["dead"], runs("overview", "--project", str(folder))["given_up"]):
         assert again["run_id"] not in [one["run_id"] for one in listed]

@@ -114,7 +114,7 @@ async def test_a_name_that_no_person_has_is_refused_and_the_question_stays_open(
             ("x" * 65, "is longer than 64 characters"),
             ("An\u202en", "contains hidden or control characters"),
             ("Ann\nBob", "contains hidden or control characters"),
-            ("Post-Room", "is the name of the server"),
+            ("Post-Room", "is a name of the server"),
         ):
             with pytest.raises(InvalidArgument, match=why):
                 await handle.answer(question_id=asked.question_id, approved=True, by=name)

@@ -3,27 +3,35 @@
 import errno
 import json
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
 from executors.acp_room import AcpRoom
 from executors.room import Room
 from postroom.app.clients.table import CLIENTS as SET_UP
+from postroom.app.clients.table import Client
+from postroom.cli.hook_files import READ_TOOLS, SHELL_TOOLS, WHOLE_TOOLS
 from postroom.cli.hook_input import EDIT_TOOLS
+from postroom.cli.runners import set_runner
 from postroom.contracts import errors
 from postroom.contracts.activation import RunActivation
-from postroom.contracts.clients import EVENTS
+from postroom.contracts.clients import EVENTS, WAKING
 from postroom.contracts.executor import RunAccess
 from postroom.contracts.quoting import without_escapes
 from postroom.contracts.runners import STEERED, WITHOUT_SESSIONS, PromptWay, Recipe, Runner, RunnerKind
 from postroom.executors.clients import CLIENTS
-from postroom.executors.clients.client import NO_CONNECTION, Connection
+from postroom.executors.clients.client import NO_CONNECTION, CodingClient, Connection
+from real_clients.clients import CLIENTS as REAL_OVER_ACP
+from real_clients.clients import PROGRAMS as REAL
+from table_rows import each_row
 
 ACCESS = RunAccess(url="http://127.0.0.1:8", mcp_path="/mcp", data_dir="/data", token="prr_secret")
 MADE_OF = {
@@ -35,6 +43,20 @@ MADE_OF = {
     Recipe.COPILOT: ("copilot", "Copilot CLI 2.0.1", "npm install -g @github/copilot@latest"),
 }
 recipes = pytest.mark.parametrize("recipe", list(MADE_OF))
+HOOK_TOOLS = {
+    "claude": ("Bash", "Read", "Write"),
+    "codex": ("exec_command", None, None),
+    "gemini": ("run_shell_command", "read_file", "write_file"),
+    "cursor": ("Shell", "Read", "Write"),
+    "copilot": ("bash", "view", "create"),
+    "opencode": ("bash", "read", "write"),
+    "cline": ("run_commands", "read_files", None),
+}
+"""The tools of each client with hooks: for commands, for reading a file, and for writing a whole file.
+
+None stands for a tool that the client lacks. The editor of Cline writes whole files under an argument of its own.
+"""
+TESTS = Path(__file__).resolve().parents[1]
 
 
 def connection(recipe: Recipe, environment: Mapping[str, str], folder: Path) -> Connection:
@@ -44,7 +66,7 @@ def connection(recipe: Recipe, environment: Mapping[str, str], folder: Path) -> 
 
 
 def test_a_coding_client_stands_in_every_table() -> None:
-    """`docs/internals/new-client.md` lists these tables for authors of a new client."""
+    """`docs/internals/new-client.md` names this test to authors of a new client."""
     clients = {recipe: client for recipe, client in CLIENTS.items() if recipe is not Recipe.SHELL}
     assert set(CLIENTS) == set(Recipe)
     assert set(MADE_OF) == set(clients)
@@ -59,7 +81,64 @@ def test_a_coding_client_stands_in_every_table() -> None:
         assert client.reader is not None, recipe
         assert client.connect is not None, recipe
         assert client.expects, recipe
+        assert bool(client.expects_steered) == (client.steering is not None), recipe
         assert bool(client.refusals) == bool(client.resume), recipe
+
+
+def test_a_client_with_hooks_stands_in_every_table_of_hooks() -> None:
+    assert set(EVENTS) - {"git"} == set(EDIT_TOOLS) == set(HOOK_TOOLS)
+    assert set(WAKING) <= set(EDIT_TOOLS)
+    assert set(EDIT_TOOLS) == {
+        client.name
+        for client in SET_UP
+        if client.hooks is not None or any(own.is_hook for own in client.own_files)
+    }
+    for name, (shell, read, whole) in HOOK_TOOLS.items():
+        assert shell in SHELL_TOOLS, name
+        assert read is None or read in READ_TOOLS, name
+        assert whole is None or (whole in WHOLE_TOOLS and whole in EDIT_TOOLS[name]), name
+    for client in SET_UP:
+        assert client.hooks is None or set(client.hooks.events) <= set(EVENTS[client.name]), client.name
+
+
+@each_row("record", [Client, CodingClient])
+def test_the_page_for_authors_of_a_client_names_each_field(record: type[Client | CodingClient]) -> None:
+    page = (TESTS.parent / "docs/internals/new-client.md").read_text(encoding="utf-8")
+    table = re.search(rf"^ *\| field of a `{record.__name__}` \|.*\n.*\n((?: *\|.*\n)+)", page, re.MULTILINE)
+    assert table
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in table[1].splitlines()]
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row[0])) == sorted(
+        one.name for one in fields(record)
+    )
+    if record is Client:
+        required = {one.name for one in fields(record) if one.default is one.default_factory is MISSING}
+        assert {row[0].strip("`") for row in rows if row[1] == "required"} == required
+
+
+def test_a_client_stands_in_every_table_of_tests_and_of_help() -> None:
+    """A change of these tables is a step of `docs/internals/new-client.md`."""
+    assert {path.name for path in (TESTS / "clients/cases").iterdir()} == {client.name for client in SET_UP}
+    assert set(REAL) == set(MADE_OF)
+    told = get_type_hints(set_runner, include_extras=True)["recipe"].__metadata__[0].help
+    page = (TESTS.parent / "docs/runners.md").read_text(encoding="utf-8")
+    packages = json.loads((TESTS / "real_clients/package.json").read_text())["dependencies"]
+    for recipe, client in CLIENTS.items():
+        assert recipe in told, recipe
+        if recipe is Recipe.SHELL:
+            continue
+        program = client.program
+        assert program is not None, recipe
+        assert page.count(f"\n| `{recipe}` |") >= 2, recipe
+        assert REAL[recipe].package == program.package, recipe
+        assert program.package in packages, recipe
+        runner = partial(Runner, kind=RunnerKind.ACP, recipe=recipe, cwd="/")
+        if client.acp.command:
+            assert runner().kind is RunnerKind.ACP
+        else:
+            with pytest.raises(errors.InvalidRunner, match="no command that supports ACP"):
+                runner()
+    over_acp = {one.runner[-1] for one in REAL_OVER_ACP.values() if "acp" in one.runner}
+    assert over_acp <= {recipe for recipe, client in CLIENTS.items() if client.acp.command}
 
 
 def client(folder: Path, recipe: Recipe, script: str) -> Room:

@@ -313,10 +313,13 @@ async def test_a_thread_runs_once_and_one_that_is_being_ended_is_awaited(tmp_pat
 
 
 async def test_a_program_that_stops_its_shim_is_ended_with_its_run(tmp_path: Path) -> None:
-    """The next run has another launcher: the end of the first launcher continued the shim."""
-    text = "import signal\nos.kill(os.getppid(), signal.SIGSTOP)\n"
+    """The next run has another launcher: the end of the first launcher continued the shim.
+
+    A shell stops its shim before the shim can run again after the start of the program.
+    """
+    text = "kill -STOP $PPID; trap '' TERM; echo pid $$; while :; do sleep 3600; done"
     limits = replace(QUICK, kill_wait=QUICK.grace)
-    room = Room(tmp_path, script(DEAF + text + READY + HANG), limits=limits)
+    room = Room(tmp_path, Runner(argv=("/bin/sh", "-c", text), cwd="/"), limits=limits)
     run = asyncio.ensure_future(room.executor.run(await room.activation(), room.sink))
     shim = parent_of(await room.sink.number("pid"))
     assert room.executor.cancel("r")

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.long
-
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -40,8 +38,9 @@ FAULTS = {
     ),
     "2 a run past its first step is not executed again": Planted(
         "dispatch/completion.py",
-        "    return run.status is not RunStatus.DONE\n\n\ndef as_ended(",
-        "    return run.status is not RunStatus.DONE and not run.steps\n\n\ndef as_ended(",
+        "waiting.since_dispatch_id != dispatch.dispatch_id\n    return run.status is not RunStatus.DONE\n",
+        "waiting.since_dispatch_id != dispatch.dispatch_id\n"
+        "    return run.status is not RunStatus.DONE and not run.steps\n",
         f"{MAILBOX}/test_execution.py::test_a_run_past_its_first_step_goes_on_as_its_executor_says_and_comes_to_its_end",
     ),
     "3 two dispatches share one waiting run": Planted(
@@ -227,6 +226,7 @@ def test_each_fault_has_one_place_in_the_source() -> None:
     assert counts == dict.fromkeys(FAULTS, 1)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_caught(name: str, copy: Path) -> None:
@@ -239,6 +239,7 @@ def test_a_planted_fault_is_caught(name: str, copy: Path) -> None:
     assert " failed" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_the_copy_is_what_is_tested(copy: Path) -> None:
     """Without a fault the same tests pass, and with a broken copy none does."""

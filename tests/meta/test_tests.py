@@ -41,6 +41,7 @@ SLEEPS = {
     "e2e/test_rolling_upgrade.py:more": "a look at clients of real servers, which wake nobody",
     "e2e/test_rolling_upgrade.py:writes": "a look at a database that processes of their own write to",
     "e2e/test_connections.py:sent_and_read": "plays a client that sends slowly: the pause is what is tested",
+    "pauses.py:_pause": "imitates a slow disk, only in `make nightly`",
 }
 """Where a sleep has a length, and why."""
 

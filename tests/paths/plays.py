@@ -167,12 +167,15 @@ async def telegram(trace: Trace, folder: Path) -> None:
         await gateway.start()
         tasks = Tasks("relay")
         tasks.start(relay.serve(asyncio.Event()), name="relay")
+        books = sqlite3.dbapi2.connect(folder / "p.db")  # statements of the polls are not counted
 
         async def answered(number: int) -> None:
             fake.feed(update(number, message=message(number, "hi")))
 
             def is_whole() -> bool:
-                return sum("and then ends" in shown["text"] for shown in fake.messages.values()) == number
+                shown = sum("and then ends" in shown["text"] for shown in fake.messages.values())
+                [(ended,)] = books.execute("SELECT count(*) FROM inbound_messages WHERE status = 'done'")
+                return shown == ended == number
 
             await until(is_whole)
             await settled()
@@ -180,6 +183,7 @@ async def telegram(trace: Trace, folder: Path) -> None:
         await answered(1)
         with trace.counting():
             await answered(2)
+        books.close()
         await gateway.stop()
         await mailbox.aclose(timedelta(0))
         await tasks.close()
@@ -197,6 +201,7 @@ async def _page(trace: Trace, folder: Path, *, of_run: bool) -> None:
     address = f"/p/{SLUG}/runs/{works[0].run_id}" if of_run else f"/p/{SLUG}"
     async with room.browser() as browser:
         (await browser.get(address)).raise_for_status()
+        await settled()
         with trace.counting():
             answer = await browser.get(address)
         answer.raise_for_status()

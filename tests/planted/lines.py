@@ -39,8 +39,8 @@ _ROWS = (
     ),
     (
         "cli/content.py",
-        "    if (argument is None) == (file is None):\n",
-        "    if (argument is None) == (file is not None):\n",
+        "    if argument is None and file is None:\n",
+        "    if argument is None or file is None:\n",
     ),
     (
         "stores/sqlite/restoring.py",
@@ -240,8 +240,8 @@ _ROWS = (
     ("stores/postgres/writer.py", "        self._closing.set()\n", "        pass\n"),
     (
         "web/run.py",
-        "    if named != work.run_id:  # the id in the address was cut, or is that of the run's dispatch\n",
-        "    if named == work.run_id:  # the id in the address was cut, or is that of the run's dispatch\n",
+        "    if named != work.run_id:  # the address contains a part of the id, or the id of the dispatch\n",
+        "    if named == work.run_id:  # the address contains a part of the id, or the id of the dispatch\n",
     ),
     (
         "web/reservations.py",

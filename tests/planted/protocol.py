@@ -132,14 +132,14 @@ PLANTS = (
     plant(
         "a cancel of a run at another server is not stored",
         "dispatch/control.py",
-        "            tx.runs.dispatches.put_command(row, _CANCEL)\n            return row\n",
+        "            tx.runs.dispatches.put_command(row, replace(_CANCEL, reason=reason))\n            return row\n",
         "            return row\n",
     ),
     plant(
         "a cancel is forgotten when the run is put back",
         COMPLETION,
-        "    commands = commands_in(tx, row)\n    if not commands:\n        return row\n",
-        "    commands = ()\n    if not commands:\n        return row\n",
+        "    commands = commands_in(tx, row.dispatch_id)\n    if not commands or row.status is not RunDispatchStatus.QUEUED:\n",
+        "    commands = ()\n    if not commands or row.status is not RunDispatchStatus.QUEUED:\n",
     ),
     plant(
         "a failed attempt is not counted",

@@ -15,7 +15,6 @@ def named(plant: Plant) -> str:
     return plant.name
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("plant", PLANTS, ids=named)
 def test_a_planted_fault_has_its_place_in_the_source(plant: Plant) -> None:
     for file, text, fault in plant.changes:

@@ -197,6 +197,13 @@ def _words(kind: str, number: int) -> tuple[str, bool]:
     return wrong[number % len(wrong)], False
 
 
+async def _take_back(room: WorkRoom, asked: Asked) -> Any:
+    """Take back the answer that the question has now, or none."""
+    place = SLUG, asked.run_id, asked.question.number
+    given = await room.look(room.questions.given_answer, *place)
+    return await room.questions.take_back(*place, "" if given is None else given.answer_id)
+
+
 class World:
     """The questions of an example, the servers, and what may be the answers."""
 
@@ -297,7 +304,7 @@ class World:
             case "take_back":
                 if asked.given is None or asked.given[1] == "page":
                     may.add(None)
-                return room.questions.take_back(SLUG, asked.run_id, asked.question.number)
+                return _take_back(room, asked)
             case "snooze":
                 return room.questions.snooze(asked.question.number, for_ms=60_000)
             case "deadline":

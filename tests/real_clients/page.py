@@ -26,36 +26,41 @@ HEAD = """\
 # Clients
 
 This page lists which features work with which client. The tests run each real client without a person, in its own home
-folder, against a model that follows a script. `make clients-table` writes this page from such a run, and `make test-clients`
-repeats some of it. [Setup](setup.md) and [runners](runners.md) describe `postroom setup` and the runners.
+folder, and with a model that follows a script. `make clients-table` runs these tests and writes this page from the results.
+`make test-clients` runs some of the tests again. [Setup](setup.md) describes `postroom setup`, and [Runners](runners.md) describes
+the runners.
 
-**Age of this page:** the oldest result is of {date}, with the newest release of each client on that day. The row
-"tested on" has the date of each client. Clients update themselves, and a newer release may differ. `postroom setup status` shows
-the installed release, and warns if this page has another one.
+**Age of this page:** the oldest result is from {date}. Each client was tested in the newest release of that day. The
+row "tested on" contains the date for each client. Clients update themselves, and a newer release may behave differently.
+`postroom setup status` shows the installed release, and warns if this page describes another release.
 
-Of {total} cells {yes} say yes ({share} %), {no} say no and {missing} say "not offered". Of the {tried} features that the
-clients offer, {share_tried} % say yes. The notes explain each cell that does not say yes.
+The tables have {total} cells. {yes} cells ({share} %) say yes, {no} say no, and {missing} say "not offered". Of the {tried} features
+that the clients offer, {share_tried} % work. The notes explain each cell that does not say yes.
 """
 AGENTS = """\
-The server starts these agents when mail arrives: a client without a person, or an agent over the Agent Client Protocol (ACP).
+The server starts these agents when mail arrives. An agent is either a client without a person, or a program that uses the Agent
+Client Protocol (ACP).
 """
 COLLIDING = """\
-Bo reads a file, Ada changes it, and Bo writes it with a tool of the client without reading it again. The table shows the outcomes of
-{total} such collisions on {date}. Edits lost in silence: {lost}. [Hooks](hooks.md#no-edit-lost) describes the check.
+In each test, Bo reads a file and Ada then changes this file. Without reading the file again, Bo writes the file with a tool of the
+client. The table shows the outcomes of {total} such collisions on {date}. The number of edits that were lost without notice
+is {lost}. [Hooks](hooks.md#no-edit-lost) describes how the hooks prevent lost edits.
 """
 OUTCOMES = """\
 - **held**: The hook refuses the write. The model gets the changed lines and Ada's name.
-- **made and told**: The write is made. With the tool's result, the model gets the changed lines and Ada's name.
-- **refused by the client**: The client's own check refuses the write, before the hook runs. The model is told of Ada's change after its next tool.
-- **no such tool**: The client has no such tool. Codex and Cline edit files by patches. Clients without a tool for patches apply them by their shell.
+- **made and told**: The hook allows the write. Together with the result of the tool, the model gets the changed lines and Ada's name.
+- **refused by the client**: The client's own check refuses the write before the hook runs. After the next tool call, the model is told of Ada's change.
+- **no such tool**: The client has no tool of this kind. Codex and Cline edit files by patches. Clients without a tool for patches apply patches with a shell command.
 
-With the setting `stale_edit_mode` at `block`, edits, patches and shell commands are held, too. Exception in every client: a
-shell command that changes a file without naming it is not held. The agent is told after the command."""
+If the setting `stale_edit_mode` is `block`, edits, patches and shell commands are held, too. There is one exception in every
+client: a shell command that changes a file without naming the file is not held. The agent is told of the collision after the
+command."""
 STEERED = """\
-Claude Code, Codex and opencode get such a message at once. The other clients get it with the answer of the next postroom tool."""
+Claude Code, Codex and opencode get a message that arrives during a run at once. The other clients get such a message with the
+result of the next postroom tool."""
 HANGS = """\
-`opencode run` sometimes hangs without output (its issues 35870 and 44901). If it had not called a tool yet, the tests start it
-once more."""
+`opencode run` sometimes hangs without output (its issues 35870 and 44901). If `opencode run` has not
+called a tool before it hangs, the tests start it once more."""
 
 
 def word(cell: Cell) -> str:
@@ -103,7 +108,8 @@ def page(words: Words, dates: Mapping[str, str]) -> str:
     rows += [f"{number}. {note}" for note, number in notes.items()]
     rows += ["", "## The programs", ""]
     rows += [
-        f"- `{client}` is npm's `{one.package}`, tested on {dates[client]}" for client, one in CLIENTS.items()
+        f"- `{client}` is the npm package `{one.package}`, tested on {dates[client]}"
+        for client, one in CLIENTS.items()
     ]
     rows += ["", HANGS]
     return "\n".join(rows) + "\n"

@@ -89,7 +89,7 @@ def ends_with_its_answer(bench: Bench) -> str:
 
 
 def session_resumed(bench: Bench) -> str:
-    """A second turn resumes the session of the first turn, and its conversation contains the first turn."""
+    """A second turn resumes the session of the first turn, and the conversation of the second turn contains the first turn."""
     bench.set_up()
     first = bench.turn("The boat is called Albatross.", Say("I know it now."))
     session = bench.client.session(first, bench.home)
@@ -117,7 +117,7 @@ def _resumed_at_a_terminal(bench: Bench, words: Sequence[str]) -> str:
 
 
 def tool_changes(bench: Bench) -> str:
-    """A turn without a person calls tools that change something, and the change is made. The note gives the option that this needs."""
+    """In a turn without a person, the client calls tools that change something, and the change is made. The note names the necessary option."""
     bench.set_up()
     bench.team()
     note = {"sender_name": "Bo", "to": ["Ada"], "subject": "Tide", "body_md": "It turns at six."}
@@ -128,7 +128,7 @@ def tool_changes(bench: Bench) -> str:
 
 
 def welcomed_at_the_start(bench: Bench) -> str:
-    """If a session has no agent yet, its first request to the model describes postroom and how to register."""
+    """If a session has no agent yet, its first request to the model describes postroom and explains how to register."""
     bench.set_up()
     bench.team()
     done = bench.turn("Good morning.", Say("Good morning."), flags=bench.trusted)
@@ -185,7 +185,7 @@ def turn_goes_on_for_mail(bench: Bench) -> str:
 
 
 def reserved_edit_refused(bench: Bench) -> str:
-    """The client's own tool can write a free file. It cannot write a file that another agent has reserved, and the model learns which agent."""
+    """The client's own tool can write a file that nobody has reserved. The tool cannot write a file that another agent has reserved, and the model learns the name of that agent."""
     bench.set_up()
     bench.team()
     bench.as_agent("Bo")
@@ -255,7 +255,7 @@ def _lines(text: bytes) -> set[bytes]:
 
 
 def idle_session_woken(bench: Bench) -> str:
-    """An idle session of a person at a terminal starts a turn for each message. Only `setup` prepared it."""
+    """An idle session of a person at a terminal starts a turn for each message. The client needs no preparation except `setup`."""
     words = bench.client.person(bench.home)
     bench.set_up(*bench.client.waking)
     bench.team()
@@ -275,7 +275,7 @@ def idle_session_woken(bench: Bench) -> str:
 
 
 def woken_and_answers(bench: Bench) -> str:
-    """Mail starts a run of the agent with the shipped recipe. The answer is the agent's last text, without its earlier texts."""
+    """Mail starts a run of the agent with the built-in recipe. The answer is the agent's last text, without the agent's earlier texts."""
     bench.set_up()
     bench.team()
     bench.employ("Bo")
@@ -292,7 +292,7 @@ def woken_and_answers(bench: Bench) -> str:
 
 
 def session_of_a_thread_resumed(bench: Bench) -> str:
-    """A second message of a thread continues the session of the first. A message of another thread does not."""
+    """A second message of a thread continues the session of the first message. A message of another thread starts a new session."""
     bench.set_up()
     bench.team()
     bench.employ("Bo")
@@ -310,7 +310,7 @@ def session_of_a_thread_resumed(bench: Bench) -> str:
 
 
 def question_answered(bench: Bench) -> str:
-    """A run asks a person with the tool `ask_person` and waits. It continues with the person's answer and sends its result."""
+    """A run asks a person with the tool `ask_person` and waits. After the person's answer, the run continues and sends its result."""
     bench.set_up()
     bench.team()
     bench.employ("Bo")
@@ -370,7 +370,7 @@ def steered(bench: Bench) -> str:
 
 
 def run_cancelled(bench: Bench) -> str:
-    """An active run is cancelled. Its program ends, and no answer is sent."""
+    """An active run is cancelled. The program of the run ends, and no answer is sent."""
     bench.set_up()
     bench.team()
     bench.employ("Bo")

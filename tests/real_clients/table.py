@@ -38,7 +38,7 @@ class NotOffered:
 
 Cell = Yes | No | NotYet | NotOffered
 
-_NOT_WOKEN = NotOffered("no other program can start a turn in its idle session")
+_NOT_WOKEN = NotOffered("no other program can start a turn in an idle session of the client")
 
 _HELD, _TOLD, _REFUSED = "held", "made and told", "refused by the client"
 COLLIDES: Mapping[str, Mapping[str, str]] = {
@@ -103,7 +103,7 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
     "opencode": {
         **_ALL,
         "tools_offered": Yes("`core`: 19 tools, about 3,400 tokens; `full`: 48 tools, about 6,900 tokens"),
-        "turn_goes_on_for_mail": NotOffered("its plugins cannot delay the end of a turn"),
+        "turn_goes_on_for_mail": NotOffered("the client's plugins cannot delay the end of a turn"),
     },
     "copilot": {
         **_ALL,
@@ -115,11 +115,11 @@ TABLE: Mapping[str, Mapping[str, Cell]] = {
         **_ALL,
         "tools_offered": Yes("`core`: 19 tools, about 3,400 tokens; `full`: 48 tools, about 6,900 tokens"),
         "session_resumed": Yes("at a terminal, by `cline --id`"),
-        "turn_goes_on_for_mail": NotOffered("its plugins cannot delay the end of a turn"),
-        "released_at_the_end": NotOffered("its plugins get no event at the end of a session"),
+        "turn_goes_on_for_mail": NotOffered("the client's plugins cannot delay the end of a turn"),
+        "released_at_the_end": NotOffered("the client's plugins get no event at the end of a session"),
         "idle_session_woken": _NOT_WOKEN,
         "session_of_a_thread_resumed": NotOffered(
-            "it cannot resume a session and print JSON in the same turn"
+            "the client cannot resume a session and print JSON in the same turn"
         ),
     },
     **{f"{name} over ACP": _RUNS for name in ("claude", "codex", "gemini", "opencode")},

@@ -213,7 +213,7 @@ def test_a_window_is_told_if_somebody_answered_elsewhere_first(server: RunningSe
             "the default of the question",
         ),
         ({}, "no: no answer came in time", "Nobody answered in time, so the answer is no."),
-        ({"choices": ["a", "b"]}, None, "no answer came in time, so the run was cancelled"),
+        ({"choices": ["a", "b"]}, None, "no answer came in time, so the question was closed"),
     ],
     ids=["default", "no", "cancel"],
 )
@@ -243,7 +243,7 @@ def test_a_window_is_told_how_its_question_ended_meanwhile(server: RunningServer
 
     asked = {"project_key": HARBOR, "agent_name": "Ada", "question": f"May I, {mode}?", "action": "A"}
     result, _ = _python(mode, cancel)(server, asked, {"answer": "yes"})
-    assert "The question is closed: the run was cancelled." in result["content"][0]["text"]
+    assert "The question is closed: the run was cancelled by an operator." in result["content"][0]["text"]
     news = list[str]()
 
     def ask_again() -> None:

@@ -258,7 +258,7 @@ class Patient(Deaf):
 @pytest.mark.parametrize(("overlap", "count"), [("queue", 3), ("skip", 1)])
 async def test_a_tick_while_the_last_run_is_open_follows_the_policy_for_overlaps(room, overlap, count):
     executor = Patient()
-    worker = Worker(room, executor, max_concurrent_runs=4)
+    worker = Worker(room, executor, max_concurrent_runs=4, lease_ms=86_400_000)  # outlasts the jumps below
     await worker.add(overlap=overlap)
     for _ in range(3):
         room.clock.advance(HOUR)

@@ -63,6 +63,8 @@ def test_a_server_is_found_by_its_note_and_its_token_and_the_environment_wins(tm
 def test_the_kept_token_goes_to_this_machine_alone(tmp_path: Path, url: str, token: str) -> None:
     places.token_file(tmp_path).write_text("prm_kept")
     assert locate({"POSTROOM_URL": url}, data_dir=tmp_path).token == token
+    with_agent = {"POSTROOM_URL": url, "POSTROOM_AGENT_TOKEN": "pra_1"}
+    assert locate(with_agent, data_dir=tmp_path).token == (token or "pra_1")
 
 
 def test_an_address_that_is_none_and_a_token_with_a_line_end_are_wrong_settings(tmp_path: Path) -> None:

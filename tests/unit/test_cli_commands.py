@@ -741,7 +741,7 @@ def test_the_projects_to_merge_and_to_move_may_be_folders_named_plainly(
 OF_OPERATORS: dict[str, tuple[str, str, Any]] = {
     "schedules list": ("GET", "/admin/schedules", {"schedules": []}),
     "questions list": ("GET", "/admin/questions", {"questions": []}),
-    "agents unset-runner Bo": ("DELETE", "/admin/runners", {"removed": True}),
+    "agents unset-runner Bo": ("DELETE", "/admin/runners", {"removed": True, "open_questions": []}),
     "tokens create ci --scope run": ("POST", "/admin/tokens", {"name": "ci", "id": "x"}),
     "tokens rotate ci": ("POST", "/admin/tokens/rotate", {"name": "ci", "id": "x"}),
     "tokens revoke ci": ("DELETE", "/admin/tokens", {"revoked": 1}),
@@ -765,6 +765,14 @@ def test_the_server_of_a_folder_of_data_is_asked_and_no_other_afterwards(
         assert fake.seen.pop().headers["Authorization"] == "Bearer of-this-folder", words
         without = bare(*words.split())
         assert (without.code, "no server is running" in without.err, fake.seen) == (75, True, []), words
+
+
+def test_who_removes_a_runner_reads_which_questions_stay_open(run: Run, fake: FakePostroom) -> None:
+    fake.admin["DELETE", "/admin/runners"] = lambda _: {"removed": True, "open_questions": ["1a2b3c"]}
+    said = run("agents", "unset-runner", "Bo").out
+    assert (
+        "Question 1a2b3c stays open. An answer ends its run as failed, unless Bo has a runner again" in said
+    )
 
 
 def test_each_command_of_an_operator_takes_a_folder_of_data() -> None:

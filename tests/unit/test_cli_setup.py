@@ -154,10 +154,17 @@ def test_the_tools_of_daily_work_are_written_unless_all_are_asked_for(way: str, 
 def test_what_others_wrote_under_our_name_is_taken_out_only_when_somebody_asks(home: Path, run: Run) -> None:
     file = home / ".cursor/mcp.json"
     file.parent.rmdir()
-    assert run() == Done(0, "no installed client was found; name a client, for example `claude`\n", "")
+    assert run() == Done(
+        0,
+        "no installed client was found; install a client, such as Claude Code, and run this command again\n",
+        "",
+    )
     file.parent.mkdir()
     file.write_text('{"mcpServers": {"postroom": {"command": "postroom", "args": ["mcp"]}}}')
-    assert run("remove").out == "no installed client was found; name a client, for example `claude`\n"
+    assert (
+        run("remove").out
+        == "no installed client was found; install a client, such as Claude Code, and run this command again\n"
+    )
     assert "postroom" in file.read_text()
     assert "Cursor: removed" in run("remove", "cursor").out
     assert file.read_text() == '{"mcpServers": {}}'

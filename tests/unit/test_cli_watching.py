@@ -5,11 +5,12 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from typer.main import get_command
 
 from cli_room import Run
@@ -21,6 +22,8 @@ from postroom.cli.help_text import GROUPS
 from postroom.cli.show import rendered
 from postroom.cli.span import since
 from postroom.contracts.errors import ServerUnavailable
+from postroom.extras import install_command
+from table_rows import each_row
 
 QUESTION = {
     **{"number": "4f2a", "question": "May I?", "thread_id": "agent:p/Ada"},
@@ -42,6 +45,13 @@ SUMMARY = {"subject": "S", "messages": 2, "first_ts": "a", "last_ts": "b", "part
 FAILED = {
     **{**RUN, "run_id": "f" * 36, "state": "failed", "why": "it said no " * 20},
     "finished_at": RUN["created_at"],
+}
+DEAD_RUN = {
+    **{"run_id": "f" * 36, "agent": "Ada", "project": RUN["project"], "since": RUN["created_at"]},
+    **{"attempts": 1, "interruptions": 0},
+}
+FAILED_RUNS = {
+    **{"run_ids": ["f" * 36], "agent": "Ada", "project": RUN["project"], "newest_at": RUN["created_at"]},
 }
 WAITING = {
     **{"message": 7, "agent": "Bo", "project": "p", "since_at": RUN["created_at"]},
@@ -100,7 +110,12 @@ def test_a_run_is_followed_to_its_end_and_each_piece_is_printed_once(
                 pieces = [json.loads(text) for text in done.out.splitlines()]
                 assert "".join(one["output"] for one in pieces[:-1]) == texts[3]
                 assert pieces[-1]["state"] == state
-    assert runs._new("one two", "again") == "again", "output that begins anew is printed anew"
+    anew = iter([{**RUN, "output": "one two "}, {**RUN, "state": "done", "output": "again"}])
+    fake.admin["GET", "/admin/runs/one"] = lambda _: next(anew)
+    shown = run("runs", "show", "01a2", "--follow").out
+    assert shown == f"one two again\n{show.state_word('done')}\n", (
+        "if the output starts again, all of it is printed"
+    )
 
 
 def test_the_end_of_an_output_begins_with_a_line(fake: FakePostroom, run: Run) -> None:
@@ -118,7 +133,7 @@ def test_what_many_hold_is_one_line_of_the_overview(fake: FakePostroom, run: Run
     other = [{"id": n, "holder": who, "pattern": at} for n, who, at in ((7, "B", "*.md"), (9, "C", "a.md"))]
     pairs = [*itertools.combinations(held, 2), tuple(other)]
     fake.admin["GET", "/admin/floor"] = lambda _: {
-        **dict.fromkeys(("health", "questions", "given_up", "works", "waits", "waiting", "owed"), ()),
+        **dict.fromkeys(("health", "questions", "failed", "works", "waits", "waiting", "owed"), ()),
         "conflicts": [{"first": first, "second": second} for first, second in pairs],
     }
     assert run("runs", "overview", "--project", "p").out.splitlines() == [
@@ -175,8 +190,16 @@ def test_a_snoozed_question_is_marked_in_the_inbox_with_the_time_until_which_it_
             {"state": "closed", "answer": "the run was cancelled", "answered_by": "nobody"},
             "Closed on 2026-11-26T10:30:00Z: the run was cancelled",
         ),
+        (
+            {"state": "answered", "answer": "later (no answer came in time)", "answered_by": "nobody"},
+            "Nobody answered until 2026-11-26T10:30:00Z: later (no answer came in time)",
+        ),
+        (
+            {"state": "answered", "approved": False, "answer": "no answer", "answered_by": "nobody"},
+            "Nobody answered until 2026-11-26T10:30:00Z, which means no: no answer",
+        ),
     ],
-    ids=["open", "answered", "several lines", "closed"],
+    ids=["open", "answered", "several lines", "closed", "default", "no"],
 )
 def test_the_record_of_a_question_ends_with_its_answer_or_the_reason_why_there_is_none(
     fake: FakePostroom, run: Run, end: dict[str, Any], line: str
@@ -193,6 +216,11 @@ def test_the_record_of_a_question_ends_with_its_answer_or_the_reason_why_there_i
     }
     fake.admin["GET", "/admin/questions/one"] = lambda _: record
     assert run("questions", "show", "4f2a").out.splitlines()[-1] == line
+    record["action"] = "DROP TABLE a\nAnswered by root"
+    assert "\n  DROP TABLE a\n  Answered by root\n" in run("questions", "show", "4f2a").out
+    record["project"] = ""
+    del record["chat"]
+    assert "4f2a, asked by Ada in a chat on " in run("questions", "show", "4f2a").out
 
 
 @pytest.mark.parametrize("span", [("banana",), ("--", "-5m"), ("5",)], ids=str)
@@ -355,6 +383,44 @@ def test_the_number_and_the_answer_of_a_question_are_two_words(fake: FakePostroo
     fake.admin["POST", "/admin/questions"] = lambda seen: given.append(seen.body) or view
     done = run("questions", "answer", "4f2a", "no")
     assert (done.code, [(one["number"], one["answer"]) for one in given]) == (0, [("4f2a", "no")]), done.err
+
+
+WORDS = "ModuleNotFoundError: no module 'lamps' when the configuration of the pier was read"
+REASONS = (f"{WORDS}; {WORDS}", f"{WORDS}: {'灯台のランプが見つかりません。' * 8}", f"{WORDS} 🏮 {WORDS}")
+"""Reasons that no line of 80 columns has room for."""
+CHECK = {"name": "runs", "state": "failed", "remedy": "run `postroom runs dead`"}
+
+
+@each_row(
+    "words, path, answer",
+    [
+        ("runs list", "runs", lambda why: {"runs": [{**FAILED, "why": why}]}),
+        ("runs dead", "runs/dead", lambda why: {"dead": [{**DEAD_RUN, "error": why}]}),
+        ("inbox", "runs/failed", lambda why: {"failed": [{**FAILED_RUNS, "why": why}]}),
+        ("questions list", "questions", lambda why: {"questions": [{**QUESTION, "question": why}]}),
+        ("doctor", "doctor", lambda why: {"ok": True, "checks": [{**CHECK, "detail": why}]}),
+    ],
+)
+def test_a_list_breaks_a_long_reason_between_words_on_a_terminal_and_not_in_a_pipe(
+    fake: FakePostroom,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    path: str,
+    answer: Callable[[str], object],
+) -> None:
+    fake.admin["GET", "/admin/questions"] = lambda _: {"questions": []}
+    for reason in REASONS:
+        fake.admin["GET", f"/admin/{path}"] = lambda _, reason=reason: answer(reason)
+        assert reason in run(*words.split()).out
+        with monkeypatch.context() as there:
+            there.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+            there.setenv("NO_COLOR", "1")
+            there.setenv("COLUMNS", "80")
+            shown = run(*words.split()).out
+        assert [line for line in shown.splitlines() if cell_len(line) > 80] == []
+        assert "".join(reason.split()) in "".join(shown.split()), "the reason is whole"
+        assert "ModuleNotFoundError:" in shown, "a word that fits is not broken"
 
 
 def test_top_is_no_wider_than_the_screen_and_cuts_no_id(
@@ -541,3 +607,26 @@ def test_a_file_is_checked_without_a_server_and_tells_who_answers_and_no_secret(
     assert bare(*why, "web/ada", "--text", "@bo hi").out == "Bo@harbour: rule 1: mention bo\n"
     assert bare(*why, "web/ada", "--json").document["agent"] == "default"
     assert bare(*why, "no name/ada").code == 2
+
+
+def test_the_check_of_a_file_finds_all_libraries_that_are_missing(
+    bare: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir(mode=0o700)
+    for name, text in (("bot", "a.b.c"), ("app", "xapp-1")):
+        (data / f"{name}.token").touch(mode=0o600)
+        (data / f"{name}.token").write_text(text)
+    (data / "gateway.toml").write_text(
+        "[agent]\nbase_url = 'http://127.0.0.1:9/v1'\nmodel = 'm'\n"
+        "[platforms.discord]\ntoken_file = 'bot.token'\n"
+        "[platforms.slack]\ntoken_file = 'bot.token'\napp_token_file = 'app.token'\n"
+    )
+    assert bare("gateway", "config", "check").code == 0
+    for platform, library in (("discord", "discord"), ("slack", "websockets")):
+        monkeypatch.delitem(sys.modules, f"postroom.gateway.platforms.{platform}_library", raising=False)
+        monkeypatch.setitem(sys.modules, library, None)
+    checked = bare("gateway", "config", "check")
+    assert checked.code == 78
+    assert install_command("slack") in checked.err
+    assert install_command("discord") in checked.err

@@ -29,6 +29,7 @@ from postroom.services.runners import RunnerService
 from postroom.services.work import WorkService
 from postroom.testing import ManualClock
 from table_rows import each_row
+from work_room import no_facts
 
 MINUTE = timedelta(minutes=1)
 DAY = timedelta(days=1)
@@ -142,7 +143,7 @@ async def test_runs_that_were_given_up_are_a_fault_with_the_command_that_shows_t
     assert (told["state"], "1 dead_letter" in told["detail"]) == ("failed", True)
     assert "`postroom runs dead`" in told["remedy"]
     assert (await here.operator.doctor())["ok"] is False
-    (shown,) = await WorkService(here.application.runs, here.application.mail).dead()
+    (shown,) = await WorkService(here.application.runs, here.application.mail, no_facts).dead()
     assert (shown["dispatch_id"], shown["error"]) == ("a", "the program ended with 1")
 
 

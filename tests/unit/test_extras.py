@@ -1,6 +1,7 @@
 """The command that adds an extra fits the way in which postroom was installed."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 
 from postroom.extras import install_command
 from table_rows import each_row
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @each_row(
@@ -47,3 +50,32 @@ def test_an_environment_without_pip_is_given_the_command_of_uv(
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "pip", raising=False)
     assert install_command("otel") == f"run `uv pip install --python {sys.executable} 'postroom[otel]'`"
+
+
+def make_extra(names: str) -> subprocess.CompletedProcess[str]:
+    """Run the program of `make extra`, with an installer that installs nothing."""
+    command = [sys.executable, ".ci/extra", names, "true"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@each_row(
+    "names, what, example",
+    [
+        ("opnai", "there is no extra 'opnai'", "NAMES=openai`"),
+        ("slack,opnai", "there is no extra 'opnai'", "NAMES=slack,openai`"),
+        ("opnai,;rm -rf", "there is no extra 'opnai'", "NAMES=openai`"),
+        ("", "NAMES is empty", "NAMES=openai`"),
+    ],
+)
+def test_make_extra_refuses_a_name_that_is_no_extra_and_lists_the_extras(
+    names: str, what: str, example: str
+) -> None:
+    refused = make_extra(names)
+    assert refused.returncode == 2
+    assert f"{what}; the extras: all, discord, matrix (adds nothing), openai, " in refused.stderr
+    assert example in refused.stderr
+
+
+def test_make_extra_says_that_it_added_nothing() -> None:
+    done = make_extra("matrix, slack")
+    assert done.stdout == "Added nothing: the packages of matrix, slack are already installed.\n"

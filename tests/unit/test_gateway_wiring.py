@@ -187,7 +187,8 @@ async def test_whoever_a_rule_names_and_cannot_answer_is_told_in_the_order_of_th
     assert "postroom people add eve" in eve.remedy
     assert cy.what == "[[routes]] rule 4 names Cy@harbour, but there is no such agent"
     assert di.what == "[[routes]] rule 5 names Di@harbour, but this agent has no runner"
-    assert "postroom agents set-runner" in di.remedy
+    assert cy.remedy == "run `postroom agents register Cy -p harbour`, or use another agent"
+    assert di.remedy == "run `postroom agents set-runner Di -p harbour -- PROGRAM`, or use another agent"
     assert flo.what == "[[routes]] rule 6 names Flo@harbour: the runner in the database cannot be read"
     assert (made.names("human:Ada"), made.names("Cy@harbour"), made.names("human:zoe")) == (True, True, False)
 

@@ -272,12 +272,12 @@ async def test_a_file_is_read_by_whoever_may_read_the_message_with_it_on_every_s
     edge, away = verified, "/projects/away"
     edge.mail.rules = Rules()
     await edge.furnish()
-    await edge.room.open("Guest", "Nobody", project=away)
+    await edge.room.open("Guest", "Nadia", project=away)
     file = {"name": "plan.txt", "content_base64": "dGhlIHBsYW4="}
     number = await edge.room.send("Ada", "Ben", "Guest@projects-away", attachments=[file])
     edge.mail.rules = Rules(verified=True)
     read = {"sender": ("Ada", HARBOR), "recipient": ("Ben", HARBOR), "colleague": ("Cyd", HARBOR)}
-    read |= {"recipient elsewhere": ("Guest", away), "agent elsewhere": ("Nobody", away)}
+    read |= {"recipient elsewhere": ("Guest", away), "agent elsewhere": ("Nadia", away)}
     for who, (name, project) in read.items():
         token = f"pra_{name}" + "a" * 40
         await edge.mail.issue_token(project, name, token_hash(token))

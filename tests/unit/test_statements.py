@@ -26,7 +26,7 @@ HOT = re.findall(
     newest_messages sent_messages newest_reservations active_agents mark_read mark_acked mark_recalled
     unannounced directed_unread mark_announced client_session bind_client_session end_client_session nudges
     set_nudges drop_attachments drop_orphan_blobs attachments live_reservations live_reservations_near
-    reservations_held expired_reservations contacts answer with_runner message_runs answering_run tells_last
+    reservations_held expired_reservations contacts answer with_runner message_runs answering_run newest_report
     waiting_runs open_runs recipient_kind read_mark acked_mark projects_concerned projects_reached messages_written
     messages_received file_views due_file_views put_file_view note_file_change mark_file_views_told
     purge_file_views
@@ -46,7 +46,10 @@ OF_RUNS = {
 OF_A_THREAD = {"n", "s", "standing", "t", "each_way"}
 """At most so many messages of a thread, and their readers."""
 SMALL = {
-    *(f"run_dispatches_{one}" for one in ("claimed", "queue", "urgent", "due", "unreconciled", "run")),
+    *(
+        f"run_dispatches_{one}"
+        for one in ("claimed", "queue", "urgent", "due", "unreconciled", "run", "again")
+    ),
     *(
         "runs_asked",
         "runs_holding",
@@ -63,7 +66,7 @@ IN_ORDER = [
     f"{area}.{name}"
     for area, names in (
         ("dispatches", "next_due of_thread queued_of_thread ended_by_change unreconciled due_threads"),
-        ("dispatches", "next_due_at queued_threads purge"),
+        ("dispatches", "next_due_at queued_threads purge retried"),
         ("outbox", "dead_letters due"),
         ("threads", "threads threads_of_parent threads_without_parent threads_of_resource latest_runs"),
         ("threads", "asked_last asked_since run_places runs waiting_runs open_runs_of_thread messages"),

@@ -118,7 +118,8 @@ def test_tokens_passwords_and_keys_of_others_are_masked() -> None:
     ]:
         assert tokens.redact(text) == expected
     keys = ("xoxb-123456789-abcdef", "ghp_abcdefghij0123456789", "123456789:" + "A" * 35)
-    for key in (*keys, "eyJhbGciOi.eyJzdWIi.c2ln", "postgresql://ann:hunter22@db/x"):
+    platforms = ("xapp-1-A0123-456-abcdef", f"MTE{'a' * 21}.Gabcde.{'b' * 27}", f"syt_Ym90_{'c' * 20}_1abcde")
+    for key in (*keys, *platforms, "eyJhbGciOi.eyJzdWIi.c2ln", "postgresql://ann:hunter22@db/x"):
         shown = tokens.redact(f"failed with {key} twice")
         assert (key in shown, "hunter22" in shown) == (False, False), key
 

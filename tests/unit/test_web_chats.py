@@ -18,7 +18,7 @@ from postroom.gateway.replies import ChatEffects
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from work_room import SLUG, WorkRoom, hidden, opened, place, post
+from work_room import SLUG, TOKEN, WorkRoom, hidden, opened, place, post
 
 THREAD = f"{CHAT_THREAD}telegram/bot/s1"
 
@@ -81,6 +81,7 @@ async def test_a_question_of_a_chat_is_listed_for_people_and_answered_once_on_th
     told = {name: asked[name] for name in ("agent", "project", "chat", "who", "run_id")}
     chat = {"agent": "default", "project": "", "chat": "telegram/c7", "who": "Ann on telegram"}
     assert told == {**chat, "run_id": sent.run_id}
+    assert (await room.questions.show(str(asked["number"])))["chat"] == "telegram/c7"
     browser = room.browser()
     assert f'action="/chats/{sent.run_id}"' in (await browser.get("/")).text
     here = (await browser.get(f"/p/{SLUG}/questions")).text
@@ -119,6 +120,31 @@ async def test_a_question_of_a_chat_is_listed_for_people_and_answered_once_on_th
     assert "Everything is settled: no open question" in (await browser.get("/")).text
     await room.close()
     held.close()
+
+
+@pytest.mark.parametrize(
+    ("named", "who"), [({}, "an operator"), ({"by": "human:kim"}, "kim")], ids=["", "kim"]
+)
+async def test_the_record_of_a_chats_question_says_who_cancelled_its_run(
+    room: WorkRoom, named: dict[str, str], who: str
+) -> None:
+    room.runs.serve(CHAT_THREAD, Asking(), ChatEffects())
+    sent = await room.runs.mailbox.submit_background(RunActivation.new(THREAD, [Message.user("tidy up")]))
+    await room.turn()
+    [asked] = await room.questions.questions()
+    async with room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}") as operator:
+        done = await operator.post("/admin/runs/cancel", json={"run": sent.run_id, **named})
+        shown = await operator.get("/admin/questions/one", params={"number": asked["number"]})
+    assert done.status_code == 200, done.text
+    record = {name: shown.json()[name] for name in ("state", "answered_by", "answer", "chat")}
+    assert record == {
+        "state": "closed",
+        "answered_by": "nobody",
+        "answer": f"the run was cancelled by {who}",
+        "chat": "telegram/bot",
+    }
+    with pytest.raises(StaleDecision, match=f"the run was cancelled by {who}"):
+        await room.questions.answer(str(asked["number"]), "yes", by="Cy")
 
 
 async def given_up(room: WorkRoom) -> str:

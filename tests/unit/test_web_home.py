@@ -14,8 +14,8 @@ from postroom.stores.runs import rows
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
 from unit.test_web_control import overlapping
-from unit.test_web_work import QUESTIONS, asked, patient, store_runs
-from work_room import SLUG, TOKEN, WorkRoom, hidden, opened, place, post
+from unit.test_web_work import asked, patient, store_runs
+from work_room import QUESTIONS, SLUG, TOKEN, WorkRoom, hidden, opened, place, post, take_back_form
 
 __all__ = ["patient"]
 
@@ -59,7 +59,8 @@ async def test_take_back_is_offered_for_eight_seconds_and_leads_back_to_its_page
     address = (await post(browser, QUESTIONS, *fields, *answer)).headers["location"]
     part = "&part=given" if back else ""
     assert 'value="take_back"' in (await browser.get(f"{address}{part}")).text
-    taken = await post(browser, QUESTIONS, *fields, ("do", "take_back"))
+    form = [*await take_back_form(browser, dict(fields)["run"]), ("back", back)]
+    taken = await post(browser, QUESTIONS, *form)
     assert (taken.status_code, place(taken)) == (303, f"{home.format(**dict(fields))}?done=taken_back")
     assert "Taken back: the question is open again." in (await browser.get(taken.headers["location"])).text
     page = (await browser.get(address)).text
@@ -70,6 +71,23 @@ async def test_take_back_is_offered_for_eight_seconds_and_leads_back_to_its_page
     assert 'value="take_back"' not in shown
     assert ("Approved." if back == "home" else "Answered with <b>yes</b>") in shown
     assert ('data-part="given"' in (await browser.get(address)).text) == bool(back)
+
+
+@pytest.mark.parametrize("name", ["Kim Lee", "Zoë", "O'Brien", "日本", 'a;b="c,d'])
+async def test_the_browser_remembers_every_name_under_which_a_person_answers(room, name):
+    await room.people("Lea", runners=("Lea",))
+    room.agents.asking.add("Lea")
+    for agent in ("Ash", "Lea"):
+        await room.send("Ada", agent)
+        await room.turn()
+    browser = room.browser()
+    page = (await browser.get("/")).text
+    [mine, _] = await room.look(lambda tx: list(room.questions.listed(tx)))
+    fields = [("form_token", hidden(page, "form_token")), ("do", "answer"), ("back", "home")]
+    fields += [("run", mine.run_id), ("number", mine.number), ("answer", "yes"), ("by", name)]
+    assert (await post(browser, f"/p/{SLUG}/questions", *fields)).status_code == 303
+    prefilled = re.findall(r'<input name="by" value="([^"]*)"', (await browser.get("/")).text)
+    assert {*map(html.unescape, prefilled)} == {name}
 
 
 async def test_a_late_answer_is_told_who_answered_and_what_the_same_agent_still_asks(room: WorkRoom) -> None:
@@ -198,10 +216,11 @@ async def test_an_answer_can_be_taken_back_at_a_server_that_started_in_between(c
     clock.advance(timedelta(milliseconds=TAKE_BACK_MS - 1))
     await after.runs.mailbox.poll()
     await after.turn()
-    assert 'value="take_back"' in (await browser.get(QUESTIONS)).text
-    assert (await post(browser, QUESTIONS, *fields, ("do", "take_back"))).status_code == 303
+    form = await take_back_form(browser, dict(fields)["run"])
+    assert (await post(browser, QUESTIONS, *form)).status_code == 303
     assert len(await after.look(after.questions.open_questions, SLUG)) == 1
     await post(browser, QUESTIONS, *fields, *answer)
+    form = await take_back_form(browser, dict(fields)["run"])
     await after.close()
     last = WorkRoom(store, store.runs, clock, take_back_ms=TAKE_BACK_MS)
     clock.advance(timedelta(milliseconds=TAKE_BACK_MS))
@@ -209,8 +228,8 @@ async def test_an_answer_can_be_taken_back_at_a_server_that_started_in_between(c
     await last.turn()
     assert "The answer is yes." in last.agents.told[-1], "a server that starts later passes the answer on"
     browser = last.browser()
-    fields[0] = ("form_token", hidden((await browser.get(f"/p/{SLUG}/write")).text, "form_token"))
-    assert (await post(browser, QUESTIONS, *fields, ("do", "take_back"))).status_code == 409
+    form[0] = ("form_token", hidden((await browser.get(f"/p/{SLUG}/write")).text, "form_token"))
+    assert (await post(browser, QUESTIONS, *form)).status_code == 409
     await last.close()
     store.close()
 
@@ -417,7 +436,7 @@ async def test_a_form_on_a_later_page_of_the_list_leads_back_to_that_page(patien
     cards = re.compile(r'data-item id="q-([0-9a-f]{6})"')
     assert "Denied." in answered
     assert cards.findall(answered)[:19] == cards.findall(page)[1:]
-    assert await leads_to(("do", "take_back"))
+    assert await leads_to(("do", "take_back"), ("answer_id", hidden(answered, "answer_id")))
     snoozed = await leads_to(("do", "snooze"), ("until", "4h"))
     assert "1 question snoozed" in snoozed
     assert await leads_to(("do", "snooze"), ("until", "0"))

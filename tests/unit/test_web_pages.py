@@ -17,7 +17,7 @@ from postroom.contracts.waking import MessageRun
 from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.stores.sqlite import SqliteStore
 from postroom.web.agents import AGENTS
-from postroom.web.files import asset_link
+from postroom.web.files import ASSET_LINKS
 from postroom.web.messages import attached
 from postroom.web.pages import page_routes
 from postroom.web.projects import COUNTED, PROJECTS
@@ -277,8 +277,8 @@ async def test_no_page_needs_more_than_the_content_policy_allows(client, world):
     for address in PAGES:
         seen = Page((await client.get(address)).text)
         scripts = [one["src"] for one in seen.all("script")]
-        own = [asset_link("timeline.js")] if "/timeline" in address else []
-        assert scripts == ([] if address == "/p/nowhere" else [asset_link("postroom.js"), *own]), address
+        own = [ASSET_LINKS["timeline.js"]] if "/timeline" in address else []
+        assert scripts == ([] if address == "/p/nowhere" else [ASSET_LINKS["postroom.js"], *own]), address
         assert not {"style", "iframe", "object", "embed", "base"} & {tag for tag, _ in seen.elements}
         for _, attributes in seen.elements:
             assert not [name for name in attributes if name == "style" or name.startswith("on")], address
@@ -876,7 +876,7 @@ async def test_a_failure_of_the_server_becomes_a_page_with_its_remedy():
 async def test_pages_are_kept_by_nobody_and_assets_for_good(client, world):
     assert (await client.get("/")).headers["cache-control"] == "no-store"
     for name in ("postroom.css", "favicon.svg"):
-        hashed = await client.get(asset_link(name))
+        hashed = await client.get(ASSET_LINKS[name])
         plain = await client.get(f"/static/{name}")
         assert hashed.content == plain.content
         assert hashed.headers["cache-control"] == "public, max-age=31536000, immutable"
@@ -884,7 +884,7 @@ async def test_pages_are_kept_by_nobody_and_assets_for_good(client, world):
         assert hashed.headers["content-type"] in ("text/css; charset=utf-8", "image/svg+xml")
         known = await client.get(f"/static/{name}", headers={"if-none-match": plain.headers["etag"]})
         assert (known.status_code, known.content) == (304, b"")
-    assert asset_link("postroom.css") in (await client.get("/")).text
+    assert ASSET_LINKS["postroom.css"] in (await client.get("/")).text
     for address in (
         *("/static/none.css", "/static/postroom.0000000000000000.css", "/static/../pages.py", "/static/"),
     ):

@@ -63,6 +63,9 @@ async def test_a_person_sees_the_tasks_and_decides_about_a_finished_one(room: Wo
     for fields, status in refused:
         assert (await post(browser, DECIDE, *fields)).status_code == status, fields
     assert (await task_of(room, 1)).state == "review"
+    again = (await post(browser, DECIDE, *form, ("task", "1"), ("do", "reject"))).text
+    assert "rejection needs a reason" in again
+    assert '<input name="name" value="Ana"' in again, "the form is shown again as it was filled in"
     rejected = await post(browser, DECIDE, *form, ("task", "1"), ("do", "reject"), ("why", "It is dark."))
     assert (rejected.status_code, place(rejected)) == (303, f"{PAGE}?done=rejected")
     assert "Tasks to check" not in (home := (await browser.get("/")).text)
@@ -71,6 +74,9 @@ async def test_a_person_sees_the_tasks_and_decides_about_a_finished_one(room: Wo
     await call(room, "claim_task", "Bo", task_id=1)
     await call(room, "done_task", "Bo", task_id=1, epoch=2)
     accepted = await post(browser, DECIDE, *form, ("task", "1"), ("do", "accept"))
+    late = await post(browser, DECIDE, *form, ("task", "1"), ("do", "reject"), ("why", "Too late."))
+    assert late.status_code == 409
+    assert re.search(r"was done by Bo <time .*</time>, and accepted by \S*Ana", late.text)
     assert ((await task_of(room, 1)).state, (await task_of(room, 2)).state) == ("done", "ready")
     page = (await browser.get(accepted.headers["location"])).text
     assert "The task was accepted." in page

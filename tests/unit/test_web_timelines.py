@@ -15,7 +15,7 @@ from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
 from postroom.stores.mail.access import MailReads, MailWrites
 from postroom.stores.sqlite import SqliteStore
 from postroom.testing import ManualClock
-from postroom.web.frame import Frame, frame
+from postroom.web.reading import Frame, frame
 from postroom.web.timeline_marks import TOGETHER
 from table_rows import each_row
 from web_samples import HOUR, MINUTE, Writer, reader_of
@@ -80,7 +80,7 @@ def seen_frame(reads: MailReads, now: int) -> Frame:
     project = reads.project("orchard")
     assert project is not None
     return frame(
-        reads, project, after=0, work=WorkCounts(questions=0, given_up=0, open_runs=0), me="", now=now
+        reads, project, after=0, work=WorkCounts(questions=0, failures=0, open_runs=0), me="", now=now
     )
 
 

@@ -38,11 +38,9 @@ from postroom.web.pages import page_routes
 from table_rows import each_row
 from waking_room import PROJECT
 from web_samples import HOSTILE
-from work_room import HTTP, SLUG, TOKEN, WorkRoom, hidden, opened, place, post
+from work_room import HTTP, QUESTIONS, SLUG, TOKEN, WorkRoom, hidden, opened, place, post, take_back_form
 
-QUESTIONS, RUNS, WRITE, SCHEDULES = (
-    f"/p/{SLUG}/{name}" for name in ("questions", "runs", "write", "schedules")
-)
+RUNS, WRITE, SCHEDULES = (f"/p/{SLUG}/{name}" for name in ("runs", "write", "schedules"))
 NEW_PAGES = (QUESTIONS, RUNS, WRITE, SCHEDULES, f"{QUESTIONS}?live=1", f"{RUNS}?live=1", f"{WRITE}?to=Bo")
 
 
@@ -355,7 +353,8 @@ async def test_an_answer_can_be_taken_back_for_eight_seconds_and_then_another_is
     for page in (sent.headers["location"], QUESTIONS):
         assert (await browser.get(page)).text.count('value="take_back"') == 1, page
     clock.advance(timedelta(milliseconds=TAKE_BACK_MS - 1))
-    assert (await post(browser, QUESTIONS, *fields, ("do", "take_back"))).status_code == 303
+    form = await take_back_form(browser, dict(fields)["run"])
+    assert (await post(browser, QUESTIONS, *form)).status_code == 303
     [question] = await patient.look(patient.questions.open_questions, SLUG)
     assert question.number == dict(fields)["number"]
     clock.advance(timedelta(minutes=1))
@@ -364,14 +363,31 @@ async def test_an_answer_can_be_taken_back_for_eight_seconds_and_then_another_is
     assert len(patient.agents.told) == told
     assert await patient.look(patient.questions.given_answers, SLUG, limit=10) == []
     await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "no"))
+    form = await take_back_form(browser, dict(fields)["run"])
     clock.advance(timedelta(milliseconds=TAKE_BACK_MS))
     await patient.runs.mailbox.poll()
     await patient.turn()
     assert "The answer is no." in patient.agents.told[-1]
-    late = await post(browser, QUESTIONS, *fields, ("do", "take_back"))
+    late = await post(browser, QUESTIONS, *form)
     assert late.status_code == 409
     assert "has already received it" in late.text
     assert 'value="take_back"' not in (await browser.get(QUESTIONS)).text
+
+
+@pytest.mark.parametrize("back", ["", "home", "control", "run"])
+async def test_an_answer_that_is_taken_back_after_the_deadline_leaves_the_question_closed(
+    patient, clock, back
+):
+    patient.agents.asks = {"timeout_seconds": 5, "on_timeout": "cancel"}
+    browser, fields = await asked(patient)
+    clock.advance(timedelta(seconds=4))
+    await post(browser, QUESTIONS, *fields, ("by", "Ana"), ("answer", "yes"))
+    clock.advance(timedelta(seconds=2))
+    form = dict(await take_back_form(browser, dict(fields)["run"])) | {"back": back}
+    sent = await post(browser, QUESTIONS, *form.items())
+    page = await browser.get(sent.headers["location"])
+    assert page.status_code == 200
+    assert "The deadline of the question has passed, so the question is not open again." in page.text
 
 
 FORM = {
@@ -401,7 +417,7 @@ async def test_an_answer_that_is_taken_back_brings_its_words_back(patient, asks,
     await post(browser, QUESTIONS, *fields, ("by", "Ana"), *pairs)
     await patient.turn()
     assert await patient.look(patient.questions.open_questions, SLUG) == []
-    back = await post(browser, QUESTIONS, *fields, ("do", "take_back"))
+    back = await post(browser, QUESTIONS, *await take_back_form(browser, dict(fields)["run"]))
     assert (back.status_code, "<h1>Taken back</h1>" in back.text, shown in back.text) == (200, True, True)
     assert 'name="by" value="Ana"' in back.text
     assert ('<option value="no" selected>' in back.text) is ("form" in asks)
@@ -416,6 +432,7 @@ async def test_an_answer_to_one_question_leaves_the_answer_to_another_its_eight_
         told = len(room.agents.told)
         first, other = ([*fields[:2], ("number", number)] for number in room.agents.question_ids)
         await post(browser, QUESTIONS, *first, ("by", "Ana"), ("answer", "yes"))
+        form = await take_back_form(browser, dict(first)["run"])
         clock.advance(timedelta(milliseconds=TAKE_BACK_MS - 1_000))
         if second_at == "pages":
             await post(browser, QUESTIONS, *other, ("by", "Ben"), ("answer", "no"))
@@ -426,7 +443,7 @@ async def test_an_answer_to_one_question_leaves_the_answer_to_another_its_eight_
         assert len(room.agents.told) == told, (
             "the run waits for as long as the first answer can be taken back"
         )
-        assert (await post(browser, QUESTIONS, *first, ("do", "take_back"))).status_code == 303
+        assert (await post(browser, QUESTIONS, *form)).status_code == 303
         assert [one.number for one in await room.look(room.questions.open_questions, SLUG)] == [
             dict(first)["number"]
         ]
@@ -465,6 +482,22 @@ async def test_an_answer_by_mail_is_listed_with_who_gave_it_and_its_words(room):
         await room.questions.answer(given.number, True, why="")
 
 
+async def test_every_page_that_shows_open_questions_is_read_again_every_two_seconds(room):
+    """No event tells an answer that came while the run works with another one."""
+    browser, fields = await asked(room)
+    for page in ("/", f"/p/{SLUG}", QUESTIONS, f"{RUNS}/{dict(fields)['run']}"):
+        text = (await browser.get(page)).text
+        [part] = re.findall(
+            r'<\w+[^>]* data-part="([^"]*)"[^>]* data-every="2000"[^>]*>(?=(?:(?!data-part=).)*May I\?)',
+            text,
+            re.DOTALL,
+        )
+        assert part, page
+        assert page == "/" or re.search(r'<nav[^>]* data-part="tabs"[^>]* data-every="2000"', text), (
+            "its count"
+        )
+
+
 async def test_a_persons_reply_to_a_question_on_its_page_answers_it(room):
     await asked(room)
     [question] = [one for one in await room.messages() if one.sender_name == "Ash"]  # it came to Ada
@@ -475,6 +508,26 @@ async def test_a_persons_reply_to_a_question_on_its_page_answers_it(room):
     [given] = await room.look(room.questions.given_answers, SLUG, limit=10)
     assert (given.by, given.where, given.approved) == ("Ana", "by mail", True)
     assert [run.status for run in await room.stores.threads.list_runs(RunQuery())] == [RunStatus.DONE]
+
+
+async def test_a_reply_below_a_thread_goes_to_its_open_question_also_after_a_later_message(room):
+    browser, _ = await asked(room)
+    [question] = [one for one in await room.messages() if one.sender_name == "Ash"]
+    later = {
+        "project_key": PROJECT,
+        "sender_name": "Fay",
+        "to": ["Ada"],
+        "subject": "Hm",
+        "body_md": "Ask Ada.",
+    }
+    await room.mail.call("send_message", {**later, "thread_id": question.thread_id})
+    page = (await browser.get(f"/p/{SLUG}/t/{question.thread_id}")).text
+    assert f'>Reply <span class="soft">to <a href="#m-{question.id}">' in page
+    await room.questions.answer(room.agents.question_ids[0], True, why="")
+    await room.turn()
+    last = max(one.id for one in await room.messages())
+    page = (await browser.get(f"/p/{SLUG}/t/{question.thread_id}")).text
+    assert f'>Reply <span class="soft">to <a href="#m-{last}">' in page
 
 
 async def test_a_person_whose_message_does_not_answer_is_told_why_at_once(room):
@@ -489,6 +542,34 @@ async def test_a_person_whose_message_does_not_answer_is_told_why_at_once(room):
     assert "waits: Ash has an open question" in (await browser.get(sent.headers["location"])).text
     await room.turn()
     assert [one.text for one in await room.look(room.questions.open_questions, SLUG)] == ["And now?"]
+
+
+async def test_a_message_with_which_an_agent_works_does_not_wait_behind_the_question_about_it(room):
+    browser, fields = await message_form(room, to="Ash")
+    sent = await post(browser, WRITE, *fields)
+    await room.turn()
+    assert [one.text for one in await room.look(room.questions.open_questions, SLUG)] == ["May I?"]
+    [message] = [one for one in await room.messages() if one.sender_name == "Ana"]
+    page = (await browser.get(sent.headers["location"])).text
+    assert "<b><bdi>Ash</bdi></b>: wake by runner, and a run of Ash has it<" in page
+    thread = (await browser.get(f"/p/{PEOPLE_SLUG}/t/{message.thread_id}")).text
+    inbox = (await browser.get(f"/p/{SLUG}/agents/Ash")).text
+    for shown in (page, inbox, thread):
+        assert "to a run that has not ended" in shown
+        assert "waits:" not in shown
+        assert "unread, announced" not in shown
+    asked = {"project_key": PROJECT, "agent_name": "Ash", "message_id": message.id}
+    found = await room.mail.call("delivery_status", asked)
+    assert [(one["state"], one["waits"]) for one in found["recipients"]] == [("delivered", None)]
+
+
+async def test_a_message_whose_run_failed_is_marked_as_such(room):
+    browser, fields = await message_form(room, to="Fay")
+    sent = await post(browser, WRITE, *fields)
+    await room.turn()
+    page = (await browser.get(sent.headers["location"])).text
+    assert "unread, the run failed" in page
+    assert "unread, announced" not in page
 
 
 # Messages.
@@ -845,7 +926,7 @@ async def test_a_run_that_asks_is_cancelled_and_what_waited_for_its_answer_goes_
     assert list(await room.look(room.operator.waiting, SLUG)) == []
     assert (await post(browser, RUNS, *fields, ("do", "cancel"))).status_code == 409
     told = [one.body_md for one in await room.messages()]
-    assert "Ash could not process your message: cancelled" in told
+    assert "Ash could not process your message: cancelled by an operator" in told
     assert "Ash did it" in told
     log = await room.mail.call("fetch_events", {"project_key": PROJECT, "after": 0, "kinds": OF_QUESTIONS})
     [asked, withdrawn] = log["events"]
@@ -871,7 +952,7 @@ async def test_a_run_at_work_is_cancelled_and_whoever_wrote_is_told(room):
     page = (await browser.get(f"{RUNS}/{dict(fields)['run']}")).text
     assert "cancelled" in page
     assert [one.body_md for one in await room.messages()][1:] == [
-        "Bo could not process your message: cancelled"
+        "Bo could not process your message: cancelled by an operator"
     ]
 
 
@@ -985,7 +1066,7 @@ async def test_a_run_that_was_given_up_is_discarded_once_and_its_page_keeps_the_
         assert words in page
     assert ('value="discard"' in page, 'value="replay"' in page) == (False, False)
     assert "</a> failed" not in (await browser.get(f"/p/{SLUG}")).text
-    assert (await room.look(room.operator.counts, SLUG)).given_up == 0
+    assert (await room.look(room.operator.counts, SLUG)).failures == 0
     assert await room.operator.dead() == []
     assert (await post(browser, RUNS, *fields, ("do", "discard"))).status_code == 409
     assert (await post(browser, RUNS, *fields, ("do", "replay"))).status_code == 409
@@ -1305,6 +1386,25 @@ async def test_the_pages_say_how_often_a_server_interrupted_a_run_beside_its_fai
         assert "1 failed attempt" in (await browser.get(RUNS)).text
         page = (await browser.get(f"{RUNS}/{row.run_id}")).text
         assert words in re.sub(r"</?b>", "", page)
+
+
+async def test_a_run_that_is_retried_is_told_as_one_run_with_its_last_error(room, clock):
+    room.agents.failing, room.agents.overloaded = set(), {"Fay"}
+    await room.send("Ada", "Fay")
+    for _ in range(3):
+        await room.turn()
+        clock.advance(timedelta(hours=1))
+        await room.runs.mailbox.poll()
+    await room.turn()
+    browser = room.browser()
+    home = (await browser.get("/")).text
+    assert "shop</bdi></a>: 1 failed," in home
+    assert f"1 run failed and is retried. Last error, of <bdi>Fay@{SLUG}</bdi>: <bdi>overloaded: " in home
+    inbox = (await browser.get(f"/p/{SLUG}/agents/Fay")).text
+    assert "to a run that has not ended" in inbox
+    for page in (inbox, (await browser.get(RUNS)).text):
+        assert "failed attempts<" in page
+        assert "Last error: <bdi>overloaded: come back later</bdi>" in page
 
 
 async def test_numbers_of_messages_and_names_in_a_text_lead_to_them_where_the_project_has_them(room):

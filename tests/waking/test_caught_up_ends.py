@@ -67,7 +67,7 @@ async def test_a_waiting_run_that_was_cancelled_is_told_as_cancelled(room, clock
         clock.advance(timedelta(seconds=61))
         await QuestionTimeouts(room.runs, clock, clock).round()
         await room.turn()
-    why = "" if end == "a person" else ': "no answer came in time"'
+    why = " by an operator" if end == "a person" else ': "no answer came in time"'
     assert await said(room, "cancelled") == [f"A run of Ash was cancelled{why}."]
     assert await said(room, "failed") == []
     assert (await caught(room))["failed"] == []
@@ -82,13 +82,13 @@ async def test_a_run_that_was_cancelled_before_its_next_attempt_is_told_as_cance
     room.agents.overloaded = {"Ash"}
     await room.send("Ada", "Ash")
     await room.turn()
-    assert await said(room, "failed") == ["A run of Ash failed."]
+    assert await said(room, "failed") == ["An attempt of a run of Ash failed. The run is retried."]
     async with room.browser(logged_in=False, Authorization=f"Bearer {TOKEN}") as operator:
         [listed] = (await operator.get("/admin/runs")).json()["runs"]
     await cancel(room, listed["run_id"])
     assert await runs_listed(room) == ["cancelled"]
     assert await said(room, "failed") == []
-    assert await said(room, "cancelled") == ["A run of Ash was cancelled."]
+    assert await said(room, "cancelled") == ["A run of Ash was cancelled by an operator."]
     assert await page_counts(room) == {"active": 0, "waiting": 0, "succeeded": 0, "failed": 0, "cancelled": 1}
 
 
@@ -104,7 +104,8 @@ async def test_a_question_of_a_run_that_failed_in_the_same_turn_is_told_as_close
     assert await said(room, "asked") == []
     assert (await caught(room))["questions"] == []
     [told] = await said(room, "decided")
-    assert re.fullmatch(r'Question \w+ of Ash was closed: "the run failed"\.', told)
+    why = "the attempt failed before anybody saw the question"
+    assert re.fullmatch(rf'Question \w+ of Ash, "Why\?", was closed: "{why}"\.', told)
 
 
 async def test_a_question_that_was_open_when_its_run_ended_is_told_as_closed(room):

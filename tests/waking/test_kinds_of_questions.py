@@ -415,6 +415,7 @@ async def test_silence_cannot_be_given_the_meaning_of_an_approval(room, kind, de
     "by",
     [
         *("ev\nil\x1b[31m", "ana\u202e", "an\u200ba", "Ash", " ash", f"Ash@{SLUG}", "postroom", "System"),
+        *("nobody", "Nobody", "n\u043ebody"),
         *("\u0410sh", "A\u0455h", "\u0391\u0405\u041d", "human:\uff21\u0455h", "\u0440\u043estroom"),
     ],
 )
@@ -716,19 +717,33 @@ async def test_the_refusal_of_an_answer_is_in_the_words_of_json(room, asks, answ
 
 
 @pytest.mark.parametrize(
-    ("bounds", "why"),
+    ("bounds", "why", "help_text"),
     [
-        ({"maximum": 10}, "amount must be at most 10;"),
-        ({"minimum": 90}, "amount must be at least 90;"),
-        ({"minimum": 1, "maximum": 10}, "amount must be between 1 and 10;"),
+        ({"maximum": 10}, "amount must be at most 10;", "amount (number, at most 10, optional)"),
+        ({"minimum": 90}, "amount must be at least 90;", "amount (number, at least 90, optional)"),
+        (
+            {"minimum": 1, "maximum": 10},
+            "amount must be between 1 and 10;",
+            "amount (number, 1 to 10, optional)",
+        ),
     ],
 )
-async def test_a_number_outside_its_bounds_is_told_only_the_bounds_that_exist(room, bounds, why):
+async def test_a_number_outside_its_bounds_is_told_only_the_bounds_that_exist(room, bounds, why, help_text):
     form = {"type": "object", "properties": {"amount": {"type": "number", **bounds}}}
     _, question = await asked(room, form=form)
     with pytest.raises(InvalidArgument) as refused:
         await room.questions.answer(question.number, "amount = 50", by="ana")
     assert why in refused.value.message
+    assert help_text in refused.value.message
+
+
+async def test_the_refusal_of_a_second_answer_names_the_fields_of_the_first(room):
+    _, question = await asked(room, **KINDS["form"])
+    await room.questions.answer(question.number, {"amount": 5, "currency": "EUR"}, by="ana")
+    with pytest.raises(
+        StaleDecision, match=r"answered .(amount = 5, currency = EUR|currency = EUR, amount = 5)"
+    ):
+        await room.questions.answer(question.number, {"amount": 6, "currency": "USD"}, by="bob")
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,9 @@ async def test_a_sender_is_told_that_its_message_waits_and_why(room):
     assert await states(room, "Ben", number(sent)) == [("announced", why), ("stored", None)]
     assert await states(room, "Ada", number(first)) == [("delivered", None)]
     answer = await reply(room, question, "yes")
-    assert answer["deliveries"][0]["seen"] == ["wake by runner"]
+    number_asked = number_of(asked.run_id, asked.open_tickets[0])
+    told = f"wake by runner: this message answers question {number_asked}"
+    assert answer["deliveries"][0]["seen"] == [told]
     await room.turn()
     assert await states(room, "Ben", number(sent)) == [("read", None), ("stored", None)]
 
@@ -276,12 +278,15 @@ async def test_a_reply_to_an_answered_question_is_told_the_answer_and_no_run_tak
 
 
 @both_engines
-async def test_a_second_answer_by_reply_is_told_the_first_and_the_first_is_told_nothing(room):
+async def test_a_second_answer_by_reply_is_told_the_first_and_the_first_is_told_its_question(room):
     await room.send("Ada", "Bo", subject="first")
     await room.turn()
     [question] = await room.inbox("Ada")
+    asked = await waiting(room)
     first = await reply(room, question, "yes")
-    assert first["deliveries"][0]["seen"] == ["wake by runner"]
+    number_asked = number_of(asked.run_id, asked.open_tickets[0])
+    told = f"wake by runner: this message answers question {number_asked}"
+    assert first["deliveries"][0]["seen"] == [told]
     for _ in range(2):  # before the run resumes, and after its end
         second = await reply(room, question, "no")
         [seen] = second["deliveries"][0]["seen"]

@@ -144,6 +144,7 @@ async def test_a_store_that_fails_does_not_end_the_looking(room, pauses, monkeyp
 @pytest.mark.parametrize("seconds", [4, 17])
 async def test_a_question_ends_at_its_deadline_and_not_with_the_next_regular_look(room, pauses, seconds):
     await asked(room, timeout_seconds=seconds, on_timeout="no")
+    [run] = await waiting(room)
     tasks = Tasks("pauses")
     tasks.start(pauses.serve(), name="serve")
     async with asyncio.timeout(60):
@@ -152,7 +153,7 @@ async def test_a_question_ends_at_its_deadline_and_not_with_the_next_regular_loo
                 await asyncio.sleep(0)
             assert len((await waiting(room))[0].answered) == 0, passed
             room.clock.advance(timedelta(seconds=1))
-        while not (await waiting(room))[0].answered:
+        while not (await room.runs.threads.load_run(run.run_id)).answered:
             await asyncio.sleep(0)
     await tasks.close()
 

@@ -16,16 +16,16 @@ from postroom.contracts.runs import RunStatus
 from postroom.gateway.questions import Questions
 from postroom.mail.context import Caller
 from postroom.services.hooks import Hooks
-from postroom.services.questions import TAKE_BACK_MS, QuestionService, QuestionTimeouts
+from postroom.services.questions import TAKE_BACK_MS, QuestionTimeouts
 from postroom.testing import ManualClock
 from waking_room import PROJECT, both_engines
-from work_room import SLUG, TOKEN, WorkRoom, hidden, post
+from work_room import QUESTIONS, SLUG, TOKEN, WorkRoom, post, take_back_form
 from work_room import place as place_of
 
 
 @pytest_asyncio.fixture
 async def room(stores, clock: ManualClock) -> AsyncIterator[WorkRoom]:
-    made = WorkRoom(*stores, clock)
+    made = WorkRoom(*stores, clock, take_back_ms=TAKE_BACK_MS)
     await made.people("Ada", "Ada2", "Bo", runners=("Bo",))
     yield made
     await made.close()
@@ -68,6 +68,9 @@ async def test_a_name_that_no_agent_has_is_refused_with_a_way_to_name_people(roo
             await ask(room, to=written)
         assert remedy in (caught.value.remedy or "")
     assert await room.questions.questions() == []
+    with pytest.raises(UnknownAgent) as caught:
+        await room.send("Ada", "ANA")
+    assert caught.value.remedy == "for the person, write human:ana"
 
 
 async def test_a_question_can_be_answered_as_soon_as_its_number_is_known(room):
@@ -243,7 +246,6 @@ async def test_a_question_that_is_asked_again_with_another_action_closes_the_for
 
 
 async def test_a_question_that_is_asked_again_while_its_answer_can_be_withdrawn_gets_this_answer(room):
-    room.questions = QuestionService(room.runs, room.clock, take_back_ms=TAKE_BACK_MS)
     number = (await ask(room, choices=["EUR", "USD"]))["question_id"]
     await room.turn()
     [shown] = await room.questions.questions()
@@ -282,7 +284,6 @@ async def test_an_answer_that_came_before_the_question_was_asked_again_stays_the
 
 async def answered_and_asked_again(room) -> tuple[tuple[str, str, str], str]:
     """Let the agent ask again after an answer that can be taken back; return the former place, and the new number."""
-    room.questions = QuestionService(room.runs, room.clock, take_back_ms=TAKE_BACK_MS)
     first = (await ask(room, question="May I?", action="DROP TABLE a"))["question_id"]
     await room.turn()
     [shown] = await room.questions.questions()
@@ -298,9 +299,7 @@ async def test_an_answer_that_is_taken_back_after_the_question_was_asked_again_c
     await room.turn()
     async with room.browser() as browser:
         page = f"/p/{SLUG}/questions"
-        token = hidden((await browser.get(page)).text, "form_token")
-        fields = (("form_token", token), ("run", run_id), ("number", first), ("do", "take_back"))
-        taken = await post(browser, page, *fields)
+        taken = await post(browser, page, *await take_back_form(browser, run_id))
         assert (taken.status_code, place_of(taken)) == (303, f"{page}?done=closed")
         assert "the former question is closed" in (await browser.get(taken.headers["location"])).text
     assert [one["number"] for one in await room.questions.questions()] == [second]
@@ -316,12 +315,13 @@ async def test_an_answer_that_is_taken_back_after_the_question_was_asked_again_c
 
 async def test_an_answer_is_taken_back_before_the_run_of_the_question_that_replaces_it_has_started(room):
     place, second = await answered_and_asked_again(room)
-    await room.questions.take_back(*place)
+    browser = room.browser()
+    await post(browser, QUESTIONS, *await take_back_form(browser, place[1]))
     await room.turn()
     assert [one["number"] for one in await room.questions.questions()] == [second]
 
 
-RETIRED = "Ada was retired, so the run was cancelled"
+RETIRED = "Ada was retired, so the question was closed"
 
 
 @both_engines
@@ -377,17 +377,19 @@ async def test_a_run_whose_agent_is_retired_waits_for_no_answer_and_its_sender_i
 
 
 async def test_an_answer_that_came_before_its_agent_was_retired_stays_and_cannot_be_taken_back(room):
-    room.questions = QuestionService(room.runs, room.clock, take_back_ms=TAKE_BACK_MS)
     number = (await ask(room, choices=["EUR", "USD"]))["question_id"]
     await room.turn()
     [shown] = await room.questions.questions()
     place = SLUG, shown["run_id"], number
     await room.questions.decide(*place, Given(value="usd", by=person("ana"), at=PAGES))
+    browser = room.browser()
+    form = await take_back_form(browser, shown["run_id"])
     await room.mail.call("retire_agent", {"project_key": PROJECT, "agent_name": "Ada"})
     assert not (await room.questions.show(number))["can_take_back"]
-    assert "Take back" not in (await room.browser().get(f"/p/{SLUG}/questions")).text
-    with pytest.raises(StaleDecision, match="cannot be withdrawn: Ada was retired"):
-        await room.questions.take_back(*place)
+    assert "Take back" not in (await browser.get(QUESTIONS)).text
+    refused = await post(browser, QUESTIONS, *form)
+    assert refused.status_code == 409
+    assert "cannot be withdrawn: Ada was retired" in refused.text
     room.clock.advance(timedelta(milliseconds=TAKE_BACK_MS))
     await room.runs.mailbox.recover()
     await room.turn()

@@ -107,7 +107,7 @@ async def test_the_record_says_who_answered_where_with_what(room, clock):
     ("end", "reason"),
     [
         ("timeout", "no answer came in time, so the run was cancelled"),
-        ("cancelled", "the run was cancelled"),
+        ("cancelled", "the run was cancelled by an operator"),
         ("failed", "the run failed"),
     ],
 )
@@ -142,12 +142,15 @@ async def test_a_question_that_nobody_answered_keeps_a_record_of_its_end(room, c
 async def test_each_of_two_questions_of_a_run_has_its_own_record(room):
     room.agents.more_questions = ["And this?"]
     await room.send("Ada", "Ash")
-    room.agents.asks = {}
     await room.turn()
     first, second = await room.questions.questions()
+    _, goes_on = room.agents.hold("Ash")  # the end of the run would close the other question
     assert await over_http(room, None, type("", (), {"number": first["number"]}), "no", "ben") == ""
     assert (await record(room, first["number"]))["approved"] is False
     assert (await record(room, second["number"]))["state"] == "open"
+    goes_on.set()
+    await room.turn()
+    assert (await record(room, second["number"]))["state"] == "closed"
 
 
 async def test_a_window_of_a_client_is_in_the_record(room):

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 
 class AdminService:
-    """Implements the operator's routes for one application."""
+    """Implements the HTTP routes for the operator of one server."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class AdminService:
         """The service of the gateway, or None if there is no gateway."""
 
     async def status(self) -> StatusView:
-        """Return which parts of the server run, where its data is, and how many records it has."""
+        """Return the state of the server: version, address, database, archive, and number of records."""
         application = self._application
         counts = await application.store.read(lambda tx: tx.counts())
         backlogs = await application.backlogs()
@@ -114,7 +114,7 @@ class AdminService:
         }
 
     async def cluster(self) -> ClusterView:
-        """Return the servers that share the database, and which of them performs each exclusive task."""
+        """Return the servers that share the database, and the exclusive tasks of each server."""
         application = self._application
         leases, now = await application.store.store.read(lambda tx: (tx.leases.listed(), tx.now()))
         return {
@@ -151,7 +151,7 @@ class AdminService:
         return [{"slug": project.slug, "human_key": project.human_key} for project in projects]
 
     async def move_project(self, project: str, folder: str) -> ProjectPath:
-        """Change the folder of a project. The former folder still identifies the project.
+        """Change the folder of a project. The path of the former folder still identifies the project.
 
         Raises:
             UnknownProject, InvalidPath: There is no such project, or no such folder.
@@ -193,12 +193,10 @@ class AdminService:
     async def merge_projects(
         self, source: str, target: str, *, renames: Mapping[str, str], rename_equal: bool, dry_run: bool
     ) -> MergeView:
-        """Merge a project into another one in a single transaction, or only count the changes.
+        """Merge the project `source` into the project `target`, or only count the changes in a dry run.
 
-        The merge of large projects may take long.
-
-        `renames` maps names of agents of the source to new names. With `rename_equal`, every other agent
-        whose name exists in the target gets a new name automatically.
+        `renames` maps the names of agents in `source` to new names. If `rename_equal`, agents whose names
+        exist in both projects get generated names.
 
         Raises:
             UnknownProject, InvalidArgument: The arguments do not name two different projects.
@@ -239,7 +237,7 @@ class AdminService:
         }
 
     async def ready(self) -> Readiness:
-        """Check every part that the server needs, within seconds. A failed check does not raise an error."""
+        """Check every part that the server needs, and return the results."""
         application = self._application
         now = application.clock.now()
         return Readiness(
@@ -257,7 +255,7 @@ class AdminService:
         )
 
     async def health(self) -> ServerHealth:
-        """Return whether the server is ready, and the state of the gateway."""
+        """Return the readiness of the server and the state of the gateway."""
         gateway: dict[str, Json] = {"state": "off"} if self.chats is None else await self.chats.health()
         return {**(await self.ready()).as_dict(), "gateway": gateway}
 
@@ -276,9 +274,8 @@ class AdminService:
     async def doctor(self, *, full: bool = False) -> ChecksView:
         """Check the whole installation: store, archive, backups, runs, agents, channels and machine.
 
-        The checks write to the store and read all of it, and run Git. The checks may take long.
-
-        With `full`, every record is also compared with its file in the archive.
+        The checks read the whole store, which may take minutes. If `full` is True, every record is compared
+        with the archive.
         """
         results = await Doctor(self._application, self.chats, full=full).findings()
         return {
@@ -287,10 +284,7 @@ class AdminService:
         }
 
     async def repair(self, *, full: bool, dry_run: bool) -> RepairsView:
-        """Make all repairs that lose no data, or only list them, then run the checks again.
-
-        The repairs may take long.
-        """
+        """Make all repairs that lose no data, or only list these repairs in a dry run."""
         doctor = Doctor(self._application, self.chats, full=full)
         await doctor.findings()
         done = await perform_repairs(doctor.repairs, dry_run=dry_run)
@@ -299,7 +293,7 @@ class AdminService:
     async def support_bundle(self) -> Mapping[str, str]:
         """Return the files of a support bundle, as texts keyed by file name.
 
-        The files can be shared with other people. Collecting the files may take long.
+        The files of a support bundle contain no messages, names, paths or tokens.
         """
         application = self._application
         results = await Doctor(application, self.chats).findings()
@@ -343,7 +337,7 @@ class AdminService:
         return {"path": str(chosen), "bytes": chosen.stat().st_size}
 
     async def prune(self, *, dry_run: bool) -> PruneView:
-        """Delete or count the messages that no rule keeps. Deleting many messages may take long.
+        """Delete the messages that no retention rule keeps, or only count the messages in a dry run.
 
         Raises:
             UnknownProject: A `[[keep]]` rule with `hold` names an unknown project. Nothing was deleted.
@@ -363,7 +357,7 @@ class AdminService:
     async def issue_agent_token(self, project: str, agent: str) -> str:
         """Issue a new token for an agent, and revoke the agent's old token.
 
-        The new token is not stored, so it cannot be shown again.
+        The server stores only a hash of the new token.
 
         Raises:
             UnknownProject, UnknownAgent: There is no such project or agent.
@@ -373,7 +367,7 @@ class AdminService:
         return token
 
     async def revoke_agent_token(self, project: str, agent: str) -> bool:
-        """Revoke the token of an agent, and return True, even if there was none.
+        """Revoke the token of an agent, and return True.
 
         Raises:
             UnknownProject, UnknownAgent: There is no such project or agent.
@@ -382,7 +376,7 @@ class AdminService:
         return True
 
     async def rebuild_archive(self, project: str | None) -> Mapping[str, int]:
-        """Write the records of one project or all projects to the archive. Keep existing records.
+        """Write the records of one or all projects to the archive, without deleting existing records.
 
         Raises:
             UnknownProject: There is no such project.
@@ -395,7 +389,7 @@ class AdminService:
         return {project.slug: await self._application.archive.rebuild(project) for project in chosen}
 
     async def refresh_metrics(self) -> None:
-        """Set the gauges of the metrics to the current values."""
+        """Update the values of all gauge metrics."""
         counts = await self._application.store.read(lambda tx: tx.counts())
         application, now = self._application, self._application.clock.now()
         unread, with_runner = counts.pop("unread"), counts.pop("runners")

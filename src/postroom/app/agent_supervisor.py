@@ -74,15 +74,14 @@ _MAX_PROJECTS: Final = 200
 
 
 class ExecutorsByRunner(SeveralExecutors):
-    """Executes each run with the executor that fits its agent's runner."""
+    """Executes each run with the executor for the kind of the agent's runner."""
 
     def __init__(self, runners: Runners, by_kind: Mapping[RunnerKind, RunDispatchExecutor]) -> None:
-        """`by_kind` contains an executor for each kind of runner."""
         self._runners = runners
         self._by_kind = by_kind
 
     def check(self, runner: AnyRunner) -> None:
-        """Raise if there is no executor for the runner's kind.
+        """Check that an executor supports the kind of a runner.
 
         Raises:
             InvalidRunner: This server has no executor for this kind of runner.
@@ -90,7 +89,7 @@ class ExecutorsByRunner(SeveralExecutors):
         self._of(runner)
 
     async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
-        """Return the executor for a run: the one for the current runner of the run's agent.
+        """Return the executor for the runner of a run's agent.
 
         Raises:
             AgentNotFound: The agent does not exist.
@@ -105,7 +104,7 @@ class ExecutorsByRunner(SeveralExecutors):
         return self._of(runner)
 
     def each(self) -> Iterator[RunDispatchExecutor]:
-        """Yield each executor once."""
+        """Yield every executor of the registry once."""
         return iter(dict.fromkeys(self._by_kind.values()))
 
     def _of(self, runner: AnyRunner) -> RunDispatchExecutor:
@@ -120,7 +119,7 @@ class ExecutorsByRunner(SeveralExecutors):
 
 
 class ExecutorRegistry:
-    """Knows the runner of each agent, and executes the agent's runs with this runner."""
+    """Finds the runner of each agent, and executes the agent's runs with the runner."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -136,12 +135,12 @@ class ExecutorRegistry:
         server: str = "",
         alone_at: Sequence[str] = (),
     ) -> None:
-        """Create an executor for each runner kind, without starting them.
+        """Create an executor for each runner kind, without starting the executors.
 
-        `address` is the address on which this server listens. `tokens` issues the tokens with which runs
-        access the server, and `server` is a tag that each token contains. `in_chats` returns the project's
-        slug and the name of the agent that answers on a thread of a chat. If no other server uses the
-        database, `alone_at` contains the names and labels of this server.
+        `address` is the address on which this server listens. `server` is a tag that each access token of a
+        run contains. `in_chats` returns the project slug and the agent name for the thread of a chat.
+        `alone_at` contains the names and labels of this server, or nothing if several servers share the
+        database.
         """
         self._settings, self._address = settings, address
         self._alone_at = alone_at
@@ -192,7 +191,7 @@ class ExecutorRegistry:
         return programs + self._models.executing + self.results.executing
 
     def check(self, runner: AnyRunner) -> None:
-        """Raise if this server cannot execute a runner, for any agent.
+        """Check that this server can execute a runner.
 
         Raises:
             InvalidRunner: This server has no executor for this kind of runner, or the runner names a place or
@@ -213,7 +212,7 @@ class ExecutorRegistry:
             check_installed()
 
     def looked_at(self, runner: AnyRunner) -> str:
-        """Return the command or the address that a runner would use, without executing it. Blocks.
+        """Return the command or the address that a runner would use, without executing the runner. Blocks.
 
         Raises:
             InvalidRunner: This server has no executor for the kind of runner.
@@ -237,7 +236,7 @@ class ExecutorRegistry:
     async def runner_of(self, agent_id: str, agent: AddressedAgent | None = None) -> AnyRunner | None:
         """Return the runner of an agent (`name@project`), or None if the agent has no runner.
 
-        `agent` is the stored agent, if the caller has read it already.
+        `agent` is the stored agent, or None to read the agent from the database.
 
         Raises:
             AgentNotFound: The agent does not exist.
@@ -265,7 +264,6 @@ class ExecutorRegistry:
         return None if runner is None else read_runner(runner)
 
     def _agent_on(self, thread_id: str) -> str | None:
-        """Return the agent (`name@project`) that executes a thread's runs, or None if there is none."""
         whose = agent_of(thread_id) or self._in_chats(thread_id)
         return None if whose is None else f"{whose[1]}@{whose[0]}"
 
@@ -273,7 +271,7 @@ class ExecutorRegistry:
         return await asyncio.to_thread(signing_secret, runner, self._environment)
 
     def _find_place(self, activation: RunActivation) -> Mapping[str, str]:
-        """Return the variables that tell a program its agent, its chat and its position in a trace."""
+        """Return the environment variables with the run's project, agent and trace."""
         name, at, slug = (activation.agent_id or "").partition("@")
         trace = self._mail.tracing.traceparent()
         place = {"POSTROOM_PROJECT": slug, "POSTROOM_AGENT": name} if at else {}
@@ -281,7 +279,7 @@ class ExecutorRegistry:
 
     @asynccontextmanager
     async def _grant_access(self, activation: RunActivation) -> AsyncIterator[RunAccess | None]:
-        """Give a run access to this server, with a token that is valid until the run's program ends."""
+        """Yield the URL and the token with which a run's program can access this server."""
         control = activation.control
         if not isinstance(control, RunControl) or control.agent is None or not self._address:
             yield None
@@ -306,14 +304,11 @@ class ExecutorRegistry:
             self._tokens.revoke(token)
 
     async def untold(self, run_id: str) -> str:
-        """Return the messages that have arrived for a run since the last call.
-
-        The caller adds the messages to the result of the run's current tool call.
-        """
+        """Return the messages for a run that have arrived since the last call of this method."""
         return await self._commands.untold(run_id) or await self._acp.untold(run_id)
 
     async def close(self) -> None:
-        """Close connections and supporting processes. The caller must have ended the runs."""
+        """Close the executors, after the caller has ended all runs."""
         await self._models.close()
         await self.results.close()
         await self._commands.close()
@@ -347,7 +342,7 @@ _OPERATOR = Caller(operator=True)
 
 
 class AgentSupervisor:
-    """Runs agents when they receive mail."""
+    """Runs agents that receive mail."""
 
     def __init__(  # noqa: PLR0913 - what it joins
         self,
@@ -359,7 +354,6 @@ class AgentSupervisor:
         schedules: MailSchedules,
         declared: Sequence[DeclaredAgent] = (),
     ) -> None:
-        """Create all parts without starting them. `declared` contains agents of the configuration file."""
         self._declared = declared
         self._mail = mail
         self._runs = runs
@@ -374,7 +368,7 @@ class AgentSupervisor:
         """Whether messages wake their recipients, which is so from `start` until `stop`."""
 
     async def start(self) -> None:
-        """Resume the work of an earlier server, and start to wake agents.
+        """Register the agents of the configuration file, resume earlier runs, and start to wake agents.
 
         Raises:
             ConfigError: The configuration file declares an agent that this server cannot register or run.
@@ -422,7 +416,7 @@ class AgentSupervisor:
         self._tasks.start(self._schedules.kept.serve(), name="schedules")
 
     async def stop(self) -> None:
-        """Stop all parts. Do nothing if they were never started."""
+        """Stop the background tasks, the runs and the executors."""
         await self._tasks.close()
         await self._runs.stop()
         await self._executors.close()
@@ -438,7 +432,6 @@ def mail_runs(
 
 
 def _introduction(runner: AnyRunner) -> dict[str, str]:
-    """Return the program and the model to register for an agent of the configuration file."""
     match runner:
         case Runner():
             return {"program": runner.recipe.value, "model": "unknown"}

@@ -22,7 +22,7 @@ _TIMES: Final = ("timeout", "idle_timeout")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredAgent:
-    """An agent as the configuration file declares it."""
+    """An agent that the configuration file declares."""
 
     file: Path
     """The file that declares the agent."""
@@ -33,12 +33,12 @@ class DeclaredAgent:
     runner: AnyRunner
 
     def refused(self, error: PostroomError) -> ConfigError:
-        """Return the error that this server cannot run the agent, with the file and the table."""
+        """Return an error that says that this server cannot run the agent."""
         return _wrong(self.file, self.name, error.message, error.remedy)
 
 
 def load_agents(environment: Mapping[str, str]) -> tuple[DeclaredAgent, ...]:
-    """Return the agents that the configuration file declares, or no agents if there is no file.
+    """Return the agents that the configuration file declares; return no agents if there is no file.
 
     Raises:
         ConfigError: A declaration is invalid.

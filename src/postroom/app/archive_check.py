@@ -25,8 +25,6 @@ PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The messages of a project, according to one read of the database."""
-
     stored: set[int]
     coming: set[int]
     """The messages that must still be written to the archive."""
@@ -36,8 +34,6 @@ class _Known:
 
 @dataclass(slots=True)
 class _Difference:
-    """The ids of messages that are only in the database or only in the archive."""
-
     unknown: set[int]
     """The messages in the archive that have never been in the database."""
     missing: set[int]
@@ -48,17 +44,16 @@ class _Difference:
 
 
 class ArchiveCheck:
-    """Checks the archives of projects, one project at a time."""
+    """Compares the archives of projects with the database, one project at a time."""
 
     def __init__(self, store: Stores, archive: Archive, clock: Clock, *, full: bool) -> None:
-        """If `full`, compare the content of every record with its file."""
         self._store, self._archive, self._clock = store, archive, clock
         self._full = full
         self.repairs: list[Repair] = []
         """The repairs of the faults that were found."""
 
     async def of(self, project: Project) -> CheckResult:
-        """Compare a project with its archive.
+        """Compare the archive of a project with the database.
 
         Raises:
             StoreError: The database cannot be read.
@@ -117,12 +112,6 @@ class ArchiveCheck:
     async def _find_lasting_differences(
         self, project: Project, known: _Known, written: set[int]
     ) -> _Difference:
-        """Return the differences, without those caused by changes between the reads.
-
-        A message that was added after the first read of the database is in the second read. A message that
-        was deleted after the first read is not in the second read. A message that was added and deleted
-        between the reads is in neither of them, and is no longer in the archive.
-        """
         differs = _Difference(
             unknown=written - known.stored - known.going, missing=known.stored - written - known.coming
         )

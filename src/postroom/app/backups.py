@@ -11,6 +11,7 @@ import asyncio
 import fnmatch
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -67,7 +68,7 @@ _LOG = get_logger(__name__)
 class Backup:
     """A backup in the backup folder.
 
-    `made_at` comes from the file name, or else from the modification time of the file.
+    `made_at` is the time in the file name, or the time of the file's last change.
     """
 
     path: Path
@@ -81,7 +82,7 @@ class Backup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupState:
-    """The state of the backups."""
+    """The newest backup, the damaged backups, and the failed attempts to make a backup."""
 
     interval_ms: int
     """The time between two backups, in milliseconds, or 0 if there are no daily backups."""
@@ -102,7 +103,7 @@ class BackupState:
 
 
 class Backups:
-    """Makes backups in the background, from `start` until `stop`."""
+    """Makes daily backups in the background, between the calls of `start` and `stop`."""
 
     def __init__(
         self,
@@ -128,21 +129,16 @@ class Backups:
         self._tasks = Tasks("backups")
 
     def start(self) -> None:
-        """Start the timer that checks whether a backup is due.
-
-        The first check is after one minute. If daily backups are turned off, do nothing.
-
-        A PostgreSQL database must be backed up with the tools of PostgreSQL.
-        """
+        """Start the timer for daily backups; do nothing if daily backups are turned off."""
         if self._interval_ms:
             self._tasks.start(self._serve(), name="timer")
 
     async def stop(self) -> None:
-        """Stop the timer. A copy in progress ends when the store is closed."""
+        """Stop the timer for daily backups. A backup in progress ends when the store is closed."""
         await self._tasks.close()
 
     async def make(self, name: str) -> Backup:
-        """Write and verify a backup with this name while the server works.
+        """Write and verify a backup while the server runs; `name` is the file name without a suffix.
 
         Raises:
             StoreError: The database cannot be read, or the backup cannot be written. The folder is unchanged.
@@ -159,7 +155,7 @@ class Backups:
                 await asyncio.to_thread(copy.unlink, missing_ok=True)
 
     async def state(self) -> BackupState:
-        """Return the state of the backups.
+        """Return the state of the backups: the newest backup, damaged backups and failed attempts.
 
         Raises:
             StoreError: The folder cannot be read.
@@ -177,9 +173,10 @@ class Backups:
         )
 
     async def check_backups(self, *, full: bool) -> BackupState:
-        """Check each backup and return the results.
+        """Check each backup, and return the state of the backups.
 
-        With `full`, each file is read completely. Otherwise, only the length of each file is checked.
+        If `full` is True, each file is read completely. If `full` is False, only the length of each file is
+        checked.
 
         Raises:
             StoreError: The folder cannot be read.
@@ -191,7 +188,7 @@ class Backups:
         return replace(await self.state(), newest=newest, age_ms=age_ms, damaged=damaged)
 
     async def round(self) -> int:
-        """Make a backup if one is due, and return the milliseconds until the next check."""
+        """Make a daily backup if one is due, and return the milliseconds until the next check."""
         try:
             # Make a backup if one is due, and determine in how many milliseconds the next one is due.
             timed = await self._list_daily()
@@ -218,7 +215,6 @@ class Backups:
             wait = await self.round()
 
     async def _list_daily(self) -> list[Backup]:
-        """Return the daily backups, oldest first, except those whose date is in the future."""
         backups, now = await asyncio.to_thread(backups_in, self.folder), self._clock.now()
         timed = [backup for backup in backups if backup.is_timed and backup.made_at <= now]
         return sorted(timed, key=lambda one: one.made_at)
@@ -231,7 +227,7 @@ class Backups:
             raise file_error(error, target) from error
 
     def _prepare(self) -> None:
-        """Create the folder, remove unfinished files of a killed server, and check the free space."""
+        """Create the backup folder, remove unfinished copies, and check the free space."""
         refuse_missing(self._database)
         refuse_no_folder(self.folder)
         try:
@@ -278,9 +274,9 @@ def remove(backup: Backup) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove unfinished copies of a killed process, and digests without a backup. Blocks.
+    """Remove unfinished copies of a killed process, and digests without a backup.
 
-    No other process may write a backup to the folder at the same time.
+    Blocks. The caller must ensure that no process is writing a backup to the folder.
 
     Raises:
         OSError: A file cannot be removed.
@@ -295,9 +291,7 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def _list_matching(folder: Path, pattern: str) -> list[Path]:
-    """Return the files in a folder that match a pattern, or no files if the folder does not exist.
-
-    Unlike `Path.glob`, raise an error if the folder cannot be read.
+    """Return the files in a folder that match a pattern; return no files if the folder does not exist.
 
     Raises:
         OSError: The folder cannot be read.
@@ -309,15 +303,14 @@ def _list_matching(folder: Path, pattern: str) -> list[Path]:
 
 
 def get_backups_folder(settings: Settings) -> Path:
-    """Return the backups folder."""
+    """Return the path of the folder for backups."""
     return settings.data_dir / "backups"
 
 
 def backups_in(folder: Path) -> list[Backup]:
-    """Return the backups in a folder, in no particular order. Blocks.
+    """Return the backups in a folder in any order; return no backups if the folder does not exist.
 
-    Files without a name of postroom's backups are ignored, and so are folders and links. If the folder does
-    not exist, there are no backups.
+    Blocks. Folders, links, and files without the name of a backup are ignored.
 
     Raises:
         StoreError: The folder cannot be read, or is not a folder.
@@ -331,7 +324,6 @@ def backups_in(folder: Path) -> list[Backup]:
 
 
 def _found(folder: Path) -> tuple[list[Backup], StoreReadOnly | None]:
-    """Return the backups in a folder, and the reason if the folder cannot be read. Blocks."""
     try:
         return backups_in(folder), None
     except StoreReadOnly as error:
@@ -339,7 +331,7 @@ def _found(folder: Path) -> tuple[list[Backup], StoreReadOnly | None]:
 
 
 def newest_backup(folder: Path, now: int) -> Backup | None:
-    """Return the newest backup whose date is not in the future. Blocks.
+    """Return the newest backup in a folder, or None; backups with a date in the future are ignored. Blocks.
 
     Raises:
         StoreError: The folder cannot be read.
@@ -353,7 +345,7 @@ def _newest(found: Sequence[Backup], now: int) -> Backup | None:
 
 
 def stamp(instant: int) -> str:
-    """Return a time in the format used in backup names."""
+    """Return a time in the format of backup file names."""
     return iso(instant).replace(":", "").replace(".", "")
 
 
@@ -363,7 +355,10 @@ def _report_damaged(found: Sequence[Backup], *, full: bool) -> tuple[str, ...]:
 
 
 def find_fault(backup: Backup) -> str:
-    """Read a whole backup, and return why it cannot be restored, or "" if it can be. Blocks."""
+    """Read a whole backup, and return the reason why the backup is damaged; return "" for an intact backup.
+
+    Blocks.
+    """
     if backup.fault:
         return backup.fault
     try:
@@ -379,7 +374,11 @@ def find_fault(backup: Backup) -> str:
 def _backup(path: Path) -> Backup:
     value = path.stat()
     match = _NAME.fullmatch(path.name)
-    at = None if match is None else _instant(match[2])
+    at = None
+    if match is not None:
+        with suppress(ValueError):  # the name contains no time, but only digits
+            moment = datetime.fromisoformat(f"{match[2][:17]}.{match[2][17:]}")
+            at = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
     fault = ""
     try:
         refuse_cut_off(path)
@@ -396,17 +395,8 @@ def _backup(path: Path) -> Backup:
     )
 
 
-def _instant(text: str) -> int | None:
-    """Return the time in a backup's file name, in milliseconds since the epoch, or None if it is invalid."""
-    try:
-        moment = datetime.fromisoformat(f"{text[:17]}.{text[17:]}")
-    except ValueError:
-        return None
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
-
-
 def named_backup(source: Path, settings: Settings) -> Path:
-    """Return the file of a backup, from its path or from its name in the backup folder.
+    """Return the path of a backup, given the path or the name of the backup.
 
     Raises:
         InvalidPath: The backup does not exist.
@@ -425,7 +415,10 @@ def named_backup(source: Path, settings: Settings) -> Path:
 
 
 def examined_backups(folder: Path, *, check: bool) -> list[dict[str, object]]:
-    """Return the data of each backup in a folder, oldest first. With `check`, read each file completely."""
+    """Return the name, time, size and fault of each backup in a folder, oldest backup first.
+
+    If `check` is True, each backup is read completely.
+    """
     return [_examine(backup, check=check) for backup in _by_age(folder)]
 
 
@@ -443,7 +436,10 @@ def _examine(one: Backup, *, check: bool) -> dict[str, object]:
 
 
 def backups_beyond(folder: Path, keep: int) -> list[Backup]:
-    """Return all backups in a folder except the newest `keep` intact ones. Reads all files completely."""
+    """Return all backups in a folder except the newest `keep` intact backups.
+
+    Reads every backup completely.
+    """
     backups, kept_backups = _by_age(folder), list[Backup]()
     for backup in reversed(backups):
         if len(kept_backups) < keep and not _examine(backup, check=True)["fault"]:
@@ -456,7 +452,7 @@ def _by_age(folder: Path) -> list[Backup]:
 
 
 def told_of_backups(found: BackupState) -> CheckResult:
-    """Return the result of checking the backups."""
+    """Return the check result for the state of the backups."""
     state, detail, remedy = _backups_in_words(found)
     facts = {
         "interval_ms": found.interval_ms,
@@ -468,7 +464,6 @@ def told_of_backups(found: BackupState) -> CheckResult:
 
 
 def _backups_in_words(found: BackupState) -> tuple[CheckState, str, str]:
-    """Return the state of the backups, its description, and the remedy."""
     newest = "there is no backup"
     if found.newest is not None and found.age_ms is not None:
         newest = f"the newest backup, {found.newest.path.name}, is {span(found.age_ms)} old"

@@ -37,7 +37,7 @@ _Limit = Annotated[int, Meta(ge=1, le=_MAX_AMOUNT)]
 
 
 class BudgetTable(Table, frozen=True, kw_only=True):
-    """One budget."""
+    """A `[[budget]]` table of the configuration file."""
 
     per: Literal["conversation", "agent", "all"]
     window: BudgetWindow | None = None
@@ -61,7 +61,7 @@ class BudgetTable(Table, frozen=True, kw_only=True):
             )
 
     def budget(self) -> Budget:
-        """Return the budget that the table describes.
+        """Convert the configuration table to a budget.
 
         Raises:
             ConfigError: The time zone is unknown.
@@ -78,7 +78,7 @@ class BudgetTable(Table, frozen=True, kw_only=True):
 
 
 def load_budgets(environment: Mapping[str, str]) -> tuple[Budget, ...]:
-    """Return the budgets in the configuration file, or no budgets if there is no file.
+    """Return the budgets in the configuration file; return no budgets if there is no file.
 
     Raises:
         ConfigError: A budget is invalid.

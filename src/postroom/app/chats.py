@@ -20,13 +20,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ChatAdministration:
-    """Performs the operator's operations on chats. Without a gateway, each operation raises an error."""
+    """Performs the operator's operations on chats.
+
+    Each operation raises a ConfigError if the server has no gateway.
+    """
 
     found: "GatewayService | None"
 
     @property
     def gateway(self) -> "GatewayService":
-        """The gateway.
+        """The gateway of this server.
 
         Raises:
             ConfigError: This server has no gateway.
@@ -41,7 +44,7 @@ class ChatAdministration:
         return self.found
 
     async def pair(self, platform: str, code: str, role: str) -> PairedPerson:
-        """Admit the person who received this code."""
+        """Give access to the person who received the pairing code `code`."""
         return await self.gateway.pair(platform, code, role)
 
     async def people(self) -> ChatPeopleView:
@@ -49,7 +52,7 @@ class ChatAdministration:
         return await self.gateway.people()
 
     async def remove_person(self, platform: str, user_id: str) -> RemovedChatPerson:
-        """Remove a person who was admitted with a code."""
+        """Remove a person who got access with a pairing code."""
         return await self.gateway.shut_out(platform, user_id)
 
     async def send(
@@ -66,7 +69,7 @@ class ChatAdministration:
         return there or await self.gateway.send(platform, text, chat_id, thread_id, key)
 
     async def reconnect(self, request: Request, platform: str) -> Mapping[str, Json] | Response:
-        """Reconnect a channel on the server that serves it, and return its state."""
+        """Reconnect a channel on the server that serves the channel, and return the channel's state."""
         return await self.gateway.passed_on(platform, request) or await self.gateway.reconnect(platform)
 
 
@@ -74,7 +77,7 @@ _LOOK_SECONDS = 0.1
 
 
 class Chats:
-    """Starts and stops a gateway, whose start may take longer than that of the server."""
+    """Starts and stops the gateway of a server."""
 
     def __init__(self, gateway: "ChatService", *, end: Callable[[], None]) -> None:
         self._gateway = gateway
@@ -86,10 +89,10 @@ class Chats:
         """Why the gateway could not start. A failure that only a person can correct stops the server."""
 
     async def start(self, *, patience: float, told_to_stop: Callable[[], bool]) -> None:
-        """Start the gateway.
+        """Start the gateway, and wait at most `patience` seconds until the gateway runs or has failed.
 
-        Return when the gateway runs or has failed. After `patience` seconds, return in any case, and continue
-        the start in the background.
+        After `patience` seconds, the gateway continues to start in the background. The call returns early if
+        `told_to_stop` returns True.
         """
         self._loop = asyncio.get_running_loop()
         starting = self._tasks.start(self._start(), name="start")
@@ -98,13 +101,16 @@ class Chats:
             await asyncio.wait({starting}, timeout=_LOOK_SECONDS)
 
     async def stop(self) -> None:
-        """Stop the gateway cleanly, even while it is starting."""
+        """Stop the gateway cleanly, even if the gateway is still starting."""
         await self._tasks.close()
         await self._gateway.stop()
         await self._hurrying.close()
 
     def hurry(self) -> None:
-        """Make a stop in progress no longer wait for runs. A signal handler may call this."""
+        """End a stop of the gateway that is waiting for runs.
+
+        A signal handler may call this method.
+        """
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._hurry)
 

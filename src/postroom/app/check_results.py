@@ -16,7 +16,10 @@ _SHOWN_MESSAGES: Final = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """The result of the check of a part. A part that cannot be checked is `unknown`, and never `ok`."""
+    """The result of checking one part of the installation.
+
+    `state` is `unknown` if the part could not be checked.
+    """
 
     part: str
     """The name of the part, from a fixed list, so that it cannot contain the name of a person or project."""
@@ -29,13 +32,13 @@ class CheckResult:
     """The checked project or agent, if there are several. Support bundles never contain this name."""
 
     def as_dict(self) -> CheckView:
-        """Return the result as plain JSON data, for the operator."""
+        """Return the name, state, detail and remedy of the result as JSON data."""
         name = f"{self.part} {self.about}" if self.about else self.part
         return {"name": name, "state": self.state, "detail": self.detail, "remedy": self.remedy}
 
 
 def backed_up_elsewhere() -> CheckResult:
-    """Return the result for a PostgreSQL database, which postroom does not back up."""
+    """Return the check result for a PostgreSQL database, which postroom does not back up."""
     detail = "postroom does not back up PostgreSQL"
     return CheckResult(
         part="backups", state="unknown", detail=detail, remedy="check that a timer of yours runs pg_dump"
@@ -43,7 +46,10 @@ def backed_up_elsewhere() -> CheckResult:
 
 
 def broken(part: str, error: PostroomError, *, about: str = "") -> CheckResult:
-    """Return the failed result of a check that raised an error. `part` is the part that was checked."""
+    """Return a failed check result for an error that a check raised.
+
+    `part` is the name of the checked part.
+    """
     return CheckResult(
         part=part,
         state="failed",
@@ -55,7 +61,7 @@ def broken(part: str, error: PostroomError, *, about: str = "") -> CheckResult:
 
 
 def told_of_messages(damaged: Sequence[int]) -> CheckResult:
-    """Return the result of comparing messages with their stored checksums."""
+    """Return the check result for messages whose text no longer matches the stored checksum."""
     if not damaged:
         return CheckResult(part="messages", state="ok", detail="no text changed after it was stored")
     shown = ", ".join(map(str, damaged[:_SHOWN_MESSAGES]))
@@ -69,7 +75,7 @@ def told_of_messages(damaged: Sequence[int]) -> CheckResult:
 
 
 def span(milliseconds: int) -> str:
-    """Return a duration in the largest unit that fits into it at least twice."""
+    """Return a duration as text, such as "3 hours"."""
     seconds = max(milliseconds, 0) // 1000
     for size, unit in ((86_400, "days"), (3_600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
@@ -85,7 +91,7 @@ _FOLDERS: Final = ("/proc/self/fd", "/dev/fd")
 
 
 def open_descriptors() -> int | None:
-    """Return the number of open files and sockets of this process, or None if the system does not report it.
+    """Return the number of open files and sockets of this process, or None if the number is unknown.
 
     Blocks.
     """
@@ -104,7 +110,7 @@ def most_descriptors() -> int | None:
 
 
 def free_bytes(folder: Path) -> int:
-    """Return the number of bytes that can still be written to a folder's disk. Blocks.
+    """Return the number of free bytes on a folder's disk. Blocks.
 
     Raises:
         OSError: The folder is unreadable.
@@ -113,7 +119,7 @@ def free_bytes(folder: Path) -> int:
 
 
 def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes) -> CheckResult:
-    """Check the free space on the disk that contains a database or folder. Blocks."""
+    """Check the free space on the disk that contains a database file or a folder. Blocks."""
     try:
         there = next(path for path in (database, *database.parents) if path.exists())
         is_folder = there.is_dir()  # another check reports a missing database
@@ -134,7 +140,7 @@ def told_of_disk(database: Path, *, free_of: Callable[[Path], int] = free_bytes)
 
 
 def told_of_descriptors(used: int | None, most: int | None) -> CheckResult:
-    """Check the number of open files and sockets against the limit."""
+    """Check the number of open file descriptors against the limit."""
     if used is None:
         detail = "this system does not report how many files the server has open"
         return CheckResult(

@@ -46,8 +46,6 @@ _SWITCHES: Final = dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True) | d
 
 
 def _zero_or(least: timedelta, most: timedelta, write: str) -> Callable[[object], timedelta]:
-    """Return a parser that accepts 0 and every duration from `least` to `most`."""
-
     def read(value: object) -> timedelta:
         if value in (0, "0") and not isinstance(value, bool):
             return timedelta(0)
@@ -169,9 +167,9 @@ IN_DATA_DIR: Final = {"database": "postroom.db", "storage_root": "archive", "gat
 
 
 class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings.
+    """All settings of a server.
 
-    Create the object with `load_settings`. The constructor does not read the environment.
+    Call `load_settings` to read the settings from the environment and the configuration file.
     """
 
     data_dir: Annotated[
@@ -417,7 +415,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def verified(self) -> bool:
-        """Whether agents must prove their identity, which they always must if other machines can connect."""
+        """Whether agents must prove their identity; always True if other machines can connect."""
         return self.identity == "verified" or not self.is_loopback
 
     @property
@@ -429,7 +427,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def growing(self) -> Path:
-        """The path whose disk can become full: the database file, or else the data folder."""
+        """The path of the database file, or of the data folder if a PostgreSQL database is used."""
         return self.data_dir if self.database_url else self.database
 
     @property
@@ -441,11 +439,7 @@ class Settings(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def max_request_bytes(self) -> int:
-        """The maximum size of a request that contains a message within the limits.
-
-        JSON can need six bytes for a byte of the message. Base64 needs four bytes for three bytes of an
-        attachment.
-        """
+        """The maximum size of a request in bytes, calculated from the limits for messages and attachments."""
         return 6 * self.max_body_bytes + 4 * self.max_attachments_bytes // 3 + _MIB
 
     def find_origin(self, name: str) -> str:
@@ -459,7 +453,7 @@ SETTINGS: Final = tuple(name for name in Settings.__struct_fields__ if name != "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingLine:
-    """A setting, as `postroom config show` prints it."""
+    """A setting as `postroom config show` prints it: value, origin and description."""
 
     name: str
     value: str
@@ -469,8 +463,6 @@ class SettingLine:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A value with its source."""
-
     value: object
     origin: str
     base: Path
@@ -480,18 +472,21 @@ class _Found:
 def load_settings(
     *, environment: Mapping[str, str] | None = None, overrides: Mapping[str, object] | None = None
 ) -> Settings:
-    """Return the settings for this start.
+    """Return the settings of the server.
 
-    `overrides` are command-line flags. None means that a flag was not given.
-
-    Relative paths in the file are resolved against the folder of the file. All other relative paths are
-    resolved against the current folder.
+    `overrides` are the values of command-line flags, or None for a flag that was not given. Relative paths in
+    the configuration file are resolved against the folder of this file. Relative paths in flags and
+    environment variables are resolved against the current working folder.
 
     Raises:
         ConfigError: A name is unknown, a value is invalid, or the file or the data folder cannot be read.
     """
     variables = places.environment() if environment is None else environment
-    sources = {**_from_file(variables), **_from_environment(variables), **_from_flags(overrides or {})}
+    sources = {**_from_file(variables), **_from_environment(variables)}
+    for name, value in (overrides or {}).items():
+        if value is not None:
+            _check_known(name, list(SETTINGS), "among the flags")
+            sources[name] = _Found(value, "flag", Path.cwd())
     _choose_database(sources)
     for name in _PATHS & sources.keys():
         found = sources[name]
@@ -499,7 +494,13 @@ def load_settings(
         if not isinstance(found.value, str | Path) or not text or "\0" in text:
             raise _wrong(name, found, "the value is not a path", "write the path of a file or folder")
         sources[name] = _Found(places.absolute(text, variables, base=found.base), found.origin, found.base)
-    values: dict[str, Any] = {name: _read(name, value) for name, value in sources.items()}
+    values: dict[str, Any] = {}
+    for name, found in sources.items():
+        read = extra_of(fields_of(Settings)[name], "read")
+        try:
+            values[name] = found.value if read is None else read(found.value)
+        except ValueError as error:
+            raise _wrong(name, found, str(error), _CORRECT) from error
     values.setdefault("data_dir", places.data_dir(variables))
     places.refuse_closed(values["data_dir"])
     values["origins"] = {name: value.origin for name, value in sources.items()}
@@ -515,16 +516,15 @@ def load_settings(
 
 
 def explain(settings: Settings) -> list[SettingLine]:
-    """Return every setting with its value and the origin of the value. Secrets are hidden."""
-    return [
-        SettingLine(
-            name=name,
-            value=_shown_value(settings, name),
-            origin=settings.find_origin(name),
-            description=describe_setting(name),
-        )
-        for name in SETTINGS
-    ]
+    """Return every setting with its value and the origin of the value; secrets are hidden."""
+    lines = []
+    for name in SETTINGS:
+        value = redact(value_text(getattr(settings, name)))
+        if name in _WITH_PASSWORDS and (url := str(getattr(settings, name))):
+            value = shown_address(url, settings.database_schema).rpartition(", schema ")[0]
+        origin = settings.find_origin(name)
+        lines.append(SettingLine(name=name, value=value, origin=origin, description=describe_setting(name)))
+    return lines
 
 
 def describe_setting(name: str) -> str:
@@ -532,12 +532,6 @@ def describe_setting(name: str) -> str:
     kind = fields_of(Settings)[name]
     schema = kind.extra_json_schema if isinstance(kind, inspect.Metadata) else None
     return str((schema or {}).get("description", ""))
-
-
-def _shown_value(settings: Settings, name: str) -> str:
-    if name in _WITH_PASSWORDS and (url := str(getattr(settings, name))):
-        return shown_address(url, settings.database_schema).rpartition(", schema ")[0]
-    return redact(value_text(getattr(settings, name)))
 
 
 _WITH_PASSWORDS: Final = frozenset({"database_url", "database_direct_url"})
@@ -562,9 +556,7 @@ _OLDER_NAMES: Final = {
 
 
 def read_tables(environment: Mapping[str, str], name: str) -> list[tuple[TableName, dict[str, Any]]]:
-    """Return the tables `[[name]]` of the configuration file, each with its position in the file.
-
-    The list is empty if there is no file.
+    """Return the tables `[[name]]` of the configuration file, or no tables if there is no file.
 
     Raises:
         ConfigError: The file contains a value of another type under this name.
@@ -618,15 +610,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
     return values
 
 
-def _from_flags(overrides: Mapping[str, object]) -> dict[str, _Found]:
-    values = {name: value for name, value in overrides.items() if value is not None}
-    for name in values:
-        _check_known(name, list(SETTINGS), "among the flags")
-    return {name: _Found(value, "flag", Path.cwd()) for name, value in values.items()}
-
-
 def _choose_database(found: dict[str, _Found]) -> None:
-    """Choose between a database file and a database URL. The source with the higher precedence decides.
+    """Choose the database file or the database URL by the precedence of their sources.
 
     Raises:
         ConfigError: Both come from the same source. Or the URL is empty, and no file comes from the same or a
@@ -668,7 +653,7 @@ def _check_known(name: str, known: list[str], where: str) -> None:
 
 
 def _sqlite_file(name: str, url: str) -> str:
-    """Return the file in a database URL. Other parts may contain a password, and are never shown."""
+    """Return the path of the SQLite file in a database URL."""
     scheme, _, rest = url.partition("://")
     path = rest.removeprefix("/").partition("?")[0]
     if scheme in ("sqlite", "sqlite+aiosqlite") and rest.startswith("/") and path not in ("", ":memory:"):
@@ -683,23 +668,13 @@ def _sqlite_file(name: str, url: str) -> str:
     )
 
 
-def _read(name: str, found: _Found) -> object:
-    read = extra_of(fields_of(Settings)[name], "read")
-    if read is None:
-        return found.value
-    try:
-        return read(found.value)
-    except ValueError as error:
-        raise _wrong(name, found, str(error), _CORRECT) from error
-
-
 def _wrong(name: str, found: _Found, reason: str, remedy: str) -> ConfigError:
     text = "(hidden)" if name in _WITH_PASSWORDS else shown(found.value)  # an invalid value may contain one
     return ConfigError(f"{name} is {text!r} (from {found.origin}): {reason}", value=text, remedy=remedy)
 
 
 def value_text(value: object) -> str:
-    """Return the value of a setting as `postroom config show` prints it."""
+    """Return the value of a setting in the form that `postroom config show` prints."""
     if isinstance(value, timedelta):
         return duration_text(value)
     if isinstance(value, bool):

@@ -48,16 +48,12 @@ _NO_HTTP: Final = (
 
 
 class _Refused(Exception):
-    """The input is rejected. The parser stops, and uvicorn answers 400."""
+    """Raised to reject a request with status 400."""
 
 
 @cache
 def room() -> int:
-    """Raise the limit of open files, if possible. Return the maximum number of connections.
-
-    Beyond the limit of the system, nothing can be opened. Asyncio would then log tens of thousands of failed
-    accepts per second, each with a traceback.
-    """
+    """Raise the limit of open files if possible, and return the maximum number of connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     best = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
     if soft != resource.RLIM_INFINITY and soft < best:
@@ -69,10 +65,9 @@ def room() -> int:
 
 
 class Connection(HttpToolsProtocol):
-    """One HTTP/1.1 connection.
+    """One HTTP/1.1 connection with limits for the head of a request and the number of waiting requests.
 
-    The parser has no limits, accepts the addresses that are sent to proxies, and reports trailers as headers.
-    This class adds limits, rejects such addresses, and ignores trailers. Rejected input ends the connection.
+    Proxy addresses are rejected, and trailers are ignored. Rejected input closes the connection.
     """
 
     _late: asyncio.TimerHandle | None = None
@@ -85,7 +80,7 @@ class Connection(HttpToolsProtocol):
     """Whether the connection is no longer read, because the input is invalid or no longer HTTP."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Wait for a request. If there are too many connections, close this one."""
+        """Wait for a request, or close the connection if there are too many connections."""
         super().connection_made(transport)
         if len(self.connections) > room():
             transport.abort()
@@ -93,12 +88,12 @@ class Connection(HttpToolsProtocol):
             self._wait_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the time limit."""
+        """Cancel the time limit of the connection."""
         self._wait_no_more()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes in pieces, up to the limit of unfinished data, and wait for more."""
+        """Parse received bytes, up to the limit of unfinished data."""
         while data and not self._is_deaf and not self.transport.is_closing():
             allowed = min(MAX_HEAD_LENGTH - self._unfinished, _AT_ONCE)
             piece, data = data[:allowed], data[allowed:]
@@ -109,31 +104,25 @@ class Connection(HttpToolsProtocol):
         self._wait_for_the_rest()
 
     def on_message_begin(self) -> None:
-        """Start to count the bytes of a request's address and headers.
-
-        If there are too many requests at once, only the first requests are answered.
-        """
+        """Start to read a request, or reject the request if too many requests are waiting."""
         if len(self.pipeline) >= MAX_BEHIND:
             raise _Refused
         super().on_message_begin()
         self._in_head, self._head_size = True, 0
 
     def on_url(self, url: bytes) -> None:
-        """Add a piece of the address of the request."""
+        """Store a piece of the request's address."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header, without spaces around its value.
-
-        A header after the body is ignored.
-        """
+        """Store a header of the request; ignore a header after the body."""
         self._count(len(name) + len(value))
         if self._in_head:
             super().on_header(name, value.strip(b" \t"))
 
     def on_headers_complete(self) -> None:
-        """Start to serve the request, if it is HTTP/1 and its address is a path on this server."""
+        """Start to handle the request, or reject a request that this server does not support."""
         self._in_head, self._unfinished = False, 0
         coded = any(
             name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in self.headers
@@ -144,7 +133,7 @@ class Connection(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Add a piece of the body."""
+        """Store a piece of the request's body."""
         self._unfinished = 0
         super().on_body(body)
 
@@ -154,10 +143,7 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Continue with the next request.
-
-        If the client is still sending a request that has been answered already, close the connection.
-        """
+        """Continue with the next request, or close the connection if the request's body is incomplete."""
         if self.cycle.response_complete and self.cycle.more_body:
             self.transport.close()
         super().on_response_complete()
@@ -165,7 +151,7 @@ class Connection(HttpToolsProtocol):
             self._wait_for_the_rest()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer the complete requests before invalid HTTP, then reject it and close the connection."""
+        """Answer the valid requests, reject the invalid request, and close the connection."""
         self._is_deaf = True
         last = self.pipeline[0][0] if self.pipeline else self.cycle
         if self._is_serving() and not last.more_body:
@@ -180,10 +166,7 @@ class Connection(HttpToolsProtocol):
             super().send_400_response(msg if msg == _HEAD_TOO_LARGE else _NO_HTTP)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Ignore a request to upgrade, and answer in HTTP/1.1. Every server may do so.
-
-        The bytes that follow may belong to any protocol, so they are not read.
-        """
+        """Ignore a request to upgrade the protocol, and answer in HTTP/1.1."""
         self._is_deaf = True
         self.cycle.keep_alive = False
 
@@ -196,7 +179,6 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def _wait_for_the_rest(self) -> None:
-        """Restart the time limit for the rest of a body. A time limit for a head is not restarted."""
         if self._is_serving():
             self._wait_no_more()
         if not self._is_serving() or self.cycle.more_body:

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -35,6 +35,7 @@ from postroom.contracts.errors import (
     WrongStore,
 )
 from postroom.contracts.mail import Project
+from postroom.contracts.messages import Json
 from postroom.contracts.push import is_permitted
 from postroom.contracts.runners import read_runner
 from postroom.dispatch.inspection import WhyNot
@@ -42,6 +43,7 @@ from postroom.gateway.platforms.base import AdapterState
 from postroom.http_api.readiness import CheckState
 from postroom.mail.outgoing import ARCHIVE
 from postroom.services.runners import DeclaredRunner, declared_runners
+from postroom.services.runs import retried
 from postroom.stores.mail.access import MailReads
 from postroom.stores.mail.store import MailStore
 from postroom.stores.postgres.errors import BACKUP_OF_POSTGRES
@@ -63,12 +65,14 @@ Look = Callable[[], Awaitable[list[CheckResult]]]
 
 
 class Doctor:
-    """Checks every part of a server. Repairs nothing, and starts no program except Git."""
+    """Checks every part of a server, without repairing anything.
+
+    The only program that the checks start is Git.
+    """
 
     def __init__(
         self, application: "Application", chats: "GatewayService | None", *, full: bool = False
     ) -> None:
-        """If `full`, compare every record with its file in the archive."""
         self._full = full
         self._application = application
         self._chats = chats
@@ -76,10 +80,7 @@ class Doctor:
         """The repairs of the faults that were found."""
 
     async def findings(self) -> list[CheckResult]:
-        """Return the results of all checks.
-
-        If a part cannot be checked, this is reported, and the other parts are checked nevertheless.
-        """
+        """Return the results of all checks; a check that raises an error counts as a failed check."""
         looks: dict[str, Look] = {
             "store writes": self._store_writes,
             "store reads": self._store_reads,
@@ -127,7 +128,6 @@ class Doctor:
         return [CheckResult(part="store reads", state="ok", detail="every table and index is readable")]
 
     async def _records(self) -> list[CheckResult]:
-        """Report the records that this release skips, because it cannot read them."""
         store = self._application.store.store
         rows = await store.unreadable(PAGE)
         if not rows:
@@ -148,7 +148,6 @@ class Doctor:
         ]
 
     async def _messages(self) -> list[CheckResult]:
-        """Compare the texts of all messages with their stored checksums."""
         return [told_of_messages(await damaged_messages(self._application.store))]
 
     async def _log(self) -> list[CheckResult]:
@@ -166,7 +165,14 @@ class Doctor:
 
     async def _archives(self) -> list[CheckResult]:
         application = self._application
-        if not application.archive.serves("") and (writer := await self._holder(ARCHIVE)):
+
+        def find_writer(tx: Transaction) -> str:
+            leases = (
+                lease for lease in tx.leases.listed() if lease.name == ARCHIVE and lease.until > tx.now()
+            )
+            return next((lease.holder for lease in leases), "")
+
+        if not application.archive.serves("") and (writer := await application.store.store.read(find_writer)):
             return [CheckResult(part="archive", state="ok", detail=f"the server {writer} writes the archive")]
         identity = await asyncio.to_thread(
             Kept.of, application.settings
@@ -177,21 +183,6 @@ class Doctor:
             return [await check.of(project) for project in await application.store.read(all_projects)]
         finally:
             self.repairs += check.repairs
-
-    async def _holder(self, name: str) -> str:
-        """Return the server that holds a lease, or "" if no server holds it."""
-
-        def look(tx: Transaction) -> str:
-            return next(
-                (
-                    lease.holder
-                    for lease in tx.leases.listed()
-                    if lease.name == name and lease.until > tx.now()
-                ),
-                "",
-            )
-
-        return await self._application.store.store.read(look)
 
     async def _release(self) -> list[CheckResult]:
         store = self._application.store
@@ -206,7 +197,6 @@ class Doctor:
         return [told_of_backups(await self._application.backups.check_backups(full=self._full))]
 
     async def _runs(self) -> list[CheckResult]:
-        """Report dead letters of runs, and runs that wait although nothing blocks them."""
         counts = await self._application.runs.counts()
         text = ", ".join(f"{counts.get(status, 0)} {status.label}" for status in RunDispatchStatus)
         state: CheckState = "ok"
@@ -252,10 +242,13 @@ class Doctor:
         if untold:
             state, remedy = "failed", f"list the {dead} dead letters and their reasons: `postroom runs dead`"
         facts = {status.label: counts.get(status, 0) for status in RunDispatchStatus}
-        return [CheckResult(part="runs", state=state, detail=text + waits, remedy=remedy, facts=facts)]
+        again = await runs.stores.store.read(retried)
+        return [
+            CheckResult(part="runs", state=state, detail=text + waits, remedy=remedy, facts=facts),
+            *([_retried(again)] if again else ()),
+        ]
 
     async def _outbox(self) -> list[CheckResult]:
-        """Report dead letters among the effects outside the database."""
         backlogs = await self._application.backlogs()
         detail = "; ".join(
             f"{kind}: {backlog.waiting} waiting, {backlog.dead} dead letters"
@@ -268,22 +261,21 @@ class Doctor:
         return [CheckResult(part="outbox", state=state, detail=detail, remedy=remedy, facts=facts)]
 
     async def _runners(self) -> list[CheckResult]:
-        """Check the program or the address of each runner, without starting a program."""
         runners = await self._application.store.read(declared_runners)
         if not runners:
             return [CheckResult(part="runner", state="ok", detail="no agent has a runner")]
-        return await asyncio.to_thread(lambda: [self._runner(declared) for declared in runners])
 
-    def _runner(self, declared: DeclaredRunner) -> CheckResult:
-        name = f"{declared.agent.name}@{declared.project.slug}"
-        try:
-            result = self._application.executors.looked_at(read_runner(declared.runner))
-        except (RunFailure, InvalidRunner, MissingExtra) as error:
-            return broken("runner", error, about=name)
-        return CheckResult(part="runner", about=name, state="ok", detail=result)
+        def check(declared: DeclaredRunner) -> CheckResult:
+            name = f"{declared.agent.name}@{declared.project.slug}"
+            try:
+                result = self._application.executors.looked_at(read_runner(declared.runner))
+            except (RunFailure, InvalidRunner, MissingExtra) as error:
+                return broken("runner", error, about=name)
+            return CheckResult(part="runner", about=name, state="ok", detail=result)
+
+        return await asyncio.to_thread(lambda: [check(declared) for declared in runners])
 
     async def _push(self) -> list[CheckResult]:
-        """Report subscribed browsers whose push services do not accept notifications."""
         subscriptions = await self._application.store.store.read(lambda tx: tx.push.subscriptions())
         permitted = self._application.settings.push_services
         barred = [
@@ -339,14 +331,6 @@ class Doctor:
 
 
 async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
-    """Check a part, and convert an error of its check to a result.
-
-    If the store fails, only the store is reported as `failed`, and parts that use it are `unknown`.
-
-    If the store does not belong to the archive, the part whose check finds this out is reported as `failed`.
-
-    `told` contains the reasons that have been reported already. Each reason is reported once.
-    """
     try:
         return await look()
     except StoreError as error:
@@ -370,7 +354,7 @@ async def _seen(part: str, look: Look, told: set[str]) -> list[CheckResult]:
 
 
 async def damaged_messages(store: MailStore) -> list[int]:
-    """Return the ids of the messages whose texts do not match their checksums."""
+    """Return the ids of the messages whose texts do not match the stored checksums."""
     damaged, after, count = list[int](), 0, 0
     while True:
 
@@ -386,7 +370,7 @@ async def damaged_messages(store: MailStore) -> list[int]:
 
 
 def all_projects(tx: MailReads) -> list[Project]:
-    """Return every project."""
+    """Return all projects in the database."""
     projects: list[Project] = []
     while page := tx.projects(limit=PAGE, after=projects[-1].id if projects else 0):
         projects += page
@@ -422,6 +406,18 @@ def _git_found() -> CheckResult:
         return CheckResult(part="git", state="ok", detail="Git is installed")
     detail = "Git is not installed; mail works, but the archive is not written"
     return CheckResult(part="git", state="failed", detail=detail, remedy="install Git")
+
+
+def _retried(found: Mapping[str, Json]) -> CheckResult:
+    when = f"is at {found['until']}" if found["until"] else "is active"
+    return CheckResult(
+        part="retries",
+        state="failed",
+        detail=f"runs that failed and are retried: {found['runs']}; the newest error is of {found['agent']}, "
+        f"whose next attempt {when}: {found['error']}",
+        remedy=f"correct the cause, then retry at once: `postroom runs hasten {found['run_id']}`",
+        facts={"runs": found["runs"]},
+    )
 
 
 def _channel(name: str, told: dict[str, object], now: int) -> CheckResult:

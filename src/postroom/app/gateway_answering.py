@@ -1,5 +1,6 @@
 """The agents and people who answer in chats according to gateway.toml, and who may be missing."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -8,14 +9,14 @@ from postroom.gateway.config import PERSON, is_person
 
 
 class Missing(NamedTuple):
-    """The problem with an agent or person who cannot answer, and the remedy."""
+    """The reason why an agent or person cannot answer in chats, and the remedy."""
 
     what: str
     remedy: str
 
 
 class Named(NamedTuple):
-    """An agent (`name@project`) or person (`human:name`) whom the gateway file names to answer a chat."""
+    """An agent (`name@project`) or person (`human:name`) who must answer in chats."""
 
     whom: str
     where: str
@@ -24,18 +25,23 @@ class Named(NamedTuple):
     """The name of the gateway file."""
 
     @property
+    def _options(self) -> str:
+        name, _, project = self.whom.partition("@")
+        return f"{name} -p {shlex.quote(project)}"
+
+    @property
     def gone(self) -> Missing:
-        """Return the problem if no agent or person has this name."""
+        """Return the problem that the agent or person in the gateway file does not exist."""
         if not is_person(self.whom):
-            remedy = "register the agent, declare it in [[agents]], or use another agent"
+            remedy = f"run `postroom agents register {self._options}`, or use another agent"
             return Missing(f"{self.where} names {self.whom}, but there is no such agent", remedy)
         remedy = f"run `postroom people add {self.whom.removeprefix(PERSON)}`, or change {self.file}"
         return Missing(f"{self.where} names {self.whom}, but there is no such person", remedy)
 
     def gone_but(self, addresses: Sequence[str]) -> Missing:
-        """Return the problem if no agent has this address.
+        """Return the problem that the agent does not exist; the remedy lists `addresses`.
 
-        The text lists `addresses`, which belong to agents with the same name.
+        `addresses` are the addresses of agents with the same name in other projects.
         """
         if not addresses:
             return self.gone
@@ -44,13 +50,13 @@ class Named(NamedTuple):
 
     @property
     def not_run(self) -> Missing:
-        """Return the problem if the agent has no runner."""
-        remedy = "give the agent a runner with `postroom agents set-runner`, or use another agent"
+        """Return the problem that the agent has no runner."""
+        remedy = f"run `postroom agents set-runner {self._options} -- PROGRAM`, or use another agent"
         return Missing(f"{self.where} names {self.whom}, but this agent has no runner", remedy)
 
 
 def answering(told: GatewayFile) -> Mapping[str, Named]:
-    """Return the agents and people who answer in chats, in the order of the file."""
+    """Return the agents and people who must answer in chats, keyed by address."""
     result: dict[str, Named] = {}
     if told.agent.run is not None:
         address = "@".join(told.agent.run[::-1])

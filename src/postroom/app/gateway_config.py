@@ -84,7 +84,7 @@ Price = Annotated[float, Meta(ge=0, le=1_000_000)]
 
 
 class ModelPrices(Table, frozen=True, kw_only=True):
-    """A model that /model offers, with its prices in USD for a million tokens of input and output."""
+    """The prices of a model in US dollars for a million tokens of input and of output."""
 
     input_price: Price = 0
     output_price: Price = 0
@@ -94,7 +94,7 @@ class AgentConfig(Table, frozen=True, kw_only=True):
     """The agent that answers in chats: a model at an OpenAI-compatible endpoint, or a registered agent.
 
     Raises:
-        ConfigError: The table configures both or neither of them.
+        ConfigError: The table configures both a model and a registered agent, or neither.
     """
 
     base_url: Address = ""
@@ -143,7 +143,7 @@ class AgentConfig(Table, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayFile:
-    """The contents of `gateway.toml`, with the secrets."""
+    """The contents of `gateway.toml` together with the secrets."""
 
     path: Path
     agent: AgentConfig
@@ -152,15 +152,13 @@ class GatewayFile:
     """The agents that routes name, without the one in `[agent]`."""
 
     def agent_on(self, thread_id: str) -> AgentConfig | None:
-        """Return the agent that answers on a chat's thread, or None if it is no longer configured."""
+        """Return the agent that answers on a chat's thread, or None if the agent is no longer configured."""
         name = agent_on(thread_id)
         return self.agent if name is None else self.others.get(name)
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The file that contains the values, the environment with the secrets, and the folder for state."""
-
     file: Path
     environment: Mapping[str, str]
     state_dir: Path
@@ -173,7 +171,7 @@ class _Source:
 
 
 def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = None) -> GatewayFile | None:
-    """Return the gateway's configuration, or None if the file does not exist.
+    """Return the gateway's configuration, or None if the gateway file does not exist.
 
     Raises:
         ConfigError: The file cannot be read, contains an invalid value, or is missing although a setting
@@ -198,7 +196,15 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
         top.refuse("there is no [agent] table, so no agent would answer", value="agent", remedy=remedy)
     agent = source.read("agent", fields["agent"], AgentConfig)
     models = _models(source, fields["agent"], fields.get("agents", {}))
-    rules = _rules(source, fields.get("gateway", {}))
+    rules = source.read("gateway", fields.get("gateway", {}), GatewayRules)
+    known_values = {command.name for command in COMMANDS}
+    for name in rules.command_roles:
+        if name not in known_values:
+            source.place("gateway.command_roles").refuse(
+                f"no command is called {name!r}",
+                value=name,
+                remedy=f"correct or remove {name}: the commands are {', '.join(sorted(known_values))}",
+            )
     platforms = _platforms(source, fields.get("platforms", {}))
     routes = _routes(source, fields.get(_ROUTES, []), agent, models, platforms)
     others = {route.agent for route in routes if route.agent and route.agent not in models}
@@ -213,26 +219,17 @@ def load_gateway(settings: Settings, *, environment: Mapping[str, str] | None = 
         speaks=agent.speech_url is not None,
         state_dir=source.state_dir,
     )
-    named = {other: _of_mail_room(other) for other in others if not is_person(other)}
+    named = dict[str, AgentConfig]()  # the registered agents, each of which answers with its own runner
+    for other in others:
+        if not is_person(other):
+            who, _, project = other.partition("@")
+            named[other] = AgentConfig(run=(project, who), agent_id=other)
     return GatewayFile(path=file, agent=agent, gateway=gateway, others={**models, **named})
-
-
-def _rules(source: _Source, told: object) -> GatewayRules:
-    rules, known_values = source.read("gateway", told, GatewayRules), {command.name for command in COMMANDS}
-    for name in rules.command_roles:
-        if name not in known_values:
-            source.place("gateway.command_roles").refuse(
-                f"no command is called {name!r}",
-                value=name,
-                remedy=f"correct or remove {name}: the commands are {', '.join(sorted(known_values))}",
-            )
-    return rules
 
 
 def _models(
     source: _Source, default: Mapping[str, Any], told: Mapping[str, Any]
 ) -> Mapping[str, AgentConfig]:
-    """Return the other models. Omitted settings come from `[agent]`, the key only for the same endpoint."""
     table = source.place("agents")
     result: dict[str, AgentConfig] = {}
     for key, rest in told.items():
@@ -267,12 +264,6 @@ def _models(
         agent = source.read(inner.name, {**by_key, **rest}, AgentConfig)
         result[name] = structs.replace(agent, agent_id=name)
     return result
-
-
-def _of_mail_room(address: str) -> AgentConfig:
-    """Return the configuration of a registered agent, which answers with its own runner."""
-    name, _, project = address.partition("@")
-    return AgentConfig(run=(project, name), agent_id=address)
 
 
 def _routes(
@@ -329,7 +320,6 @@ def _routes(
 
 
 def _check_person(table: TableName, person: str, route: Route, connected: Sequence[Platform]) -> None:
-    """Raise if a route leads from a chat to a person whose answers could not reach the chat."""
     if not RULE.fullmatch(person.removeprefix(PERSON)):
         table.refuse(
             f"{person!r} is not a known person",
@@ -351,7 +341,21 @@ def _check_person(table: TableName, person: str, route: Route, connected: Sequen
 def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, PlatformConfig]:
     known_values = [*(platform.value for platform in ADAPTERS), *plug_ins()]
     check_names(source.place("platforms"), told, known_values)
-    result = {Platform(name): _platform(source, Platform(name), rest) for name, rest in told.items()}
+    result = dict[Platform, PlatformConfig]()
+    for name, given in told.items():
+        platform = Platform(name)
+        kind = load_adapter_class(platform).options
+        table = source.place(f"platforms.{platform.value}")
+        if not isinstance(given, dict):
+            table.refuse("the value is not a table", value=name, remedy=f"write it as [{table.name}]")
+        rest = _current_form(table, given)
+        if rest.get("enabled") is False:  # a disabled channel needs neither secrets nor values
+            check_table(table, rest, kind)
+            rest = {name: item for name, item in rest.items() if name in PlatformConfig.__struct_fields__}
+            kind = PlatformConfig
+        elif platform is Platform.MATRIX:
+            rest.setdefault("sync_file", str(source.state_dir / "matrix-sync.json"))
+        result[platform] = source.read(table.name, rest, kind)
     if not any(config.enabled for config in result.values()):
         source.place("").refuse(
             "no platform is enabled, so nobody could write to an agent",
@@ -361,46 +365,7 @@ def _platforms(source: _Source, told: Mapping[str, Any]) -> Mapping[Platform, Pl
     return result
 
 
-def _platform(source: _Source, platform: Platform, told: object) -> PlatformConfig:
-    table, kind = source.place(f"platforms.{platform.value}"), load_adapter_class(platform).options
-    if not isinstance(told, dict):
-        table.refuse("the value is not a table", value=platform.value, remedy=f"write it as [{table.name}]")
-    rest = _with_chats(table, _flat(table, told))
-    if rest.get("enabled") is False:  # a disabled channel needs neither secrets nor values
-        check_table(table, rest, kind)
-        common = PlatformConfig.__struct_fields__
-        return source.read(
-            table.name, {name: item for name, item in rest.items() if name in common}, PlatformConfig
-        )
-    if platform is Platform.MATRIX:
-        rest.setdefault("sync_file", str(source.state_dir / "matrix-sync.json"))
-    return source.read(table.name, rest, kind)
-
-
-def _with_chats(table: TableName, told: dict[str, Any]) -> dict[str, Any]:
-    """Return the table of a channel, with the busy modes of single chats in their current form."""
-    former = told.pop("busy_chats", None)
-    if former is None:
-        return told
-    chats = told.get("chats", {})
-    if not isinstance(former, dict) or not isinstance(chats, dict):
-        table.refuse(
-            "the value of busy_chats is not a table",
-            value="busy_chats",
-            remedy="write [<channel>.chats.<id>] instead",
-        )
-    kept_fields = {chat: {"busy": mode} for chat, mode in former.items()}
-    return {
-        **told,
-        "chats": {
-            **kept_fields,
-            **{chat: {**kept_fields.get(chat, {}), **item} for chat, item in chats.items()},
-        },
-    }
-
-
-def _flat(table: TableName, told: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table that also contains the values of its table `extra`."""
+def _current_form(table: TableName, told: Mapping[str, Any]) -> dict[str, Any]:
     rest = dict(told)
     extra = rest.pop("extra", {})
     if not isinstance(extra, dict):
@@ -411,4 +376,16 @@ def _flat(table: TableName, told: Mapping[str, Any]) -> dict[str, Any]:
         if name in rest:
             table.refuse(f"{name} is set twice", value=name, remedy="set it either here or in extra")
         rest[name] = value
-    return rest
+    former = rest.pop("busy_chats", None)
+    if former is None:
+        return rest
+    chats = rest.get("chats", {})
+    if not isinstance(former, dict) or not isinstance(chats, dict):
+        table.refuse(
+            "the value of busy_chats is not a table",
+            value="busy_chats",
+            remedy="write [<channel>.chats.<id>] instead",
+        )
+    kept_fields = {chat: {"busy": mode} for chat, mode in former.items()}
+    changed = {chat: {**kept_fields.get(chat, {}), **item} for chat, item in chats.items()}
+    return {**rest, "chats": {**kept_fields, **changed}}

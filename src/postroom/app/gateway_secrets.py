@@ -25,12 +25,12 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 def take_secret(
     table: TableName, told: dict[str, object], name: str, environment: Mapping[str, str], *, read: bool = True
 ) -> Secret | None:
-    """Remove the names of a secret from a table, and return the secret, or None if the table names none.
+    """Remove the fields that name a secret from a table, and return the secret.
 
-    Without `read`, the names are checked and removed, but no value is read.
+    Return None if the table names no secret, or if `read` is False.
 
     Raises:
-        ConfigError: The table contains the secret itself or both names, or the secret cannot be read.
+        ConfigError: The table contains the secret itself or both fields, or the secret cannot be read.
     """
     by_env, by_file = f"{name}_env", f"{name}_file"
     if name in told:
@@ -54,7 +54,7 @@ def take_secret(
 
 
 def secret_names(names: Iterable[str]) -> list[str]:
-    """Return the field names with which a table names the variables or files of the secrets `names`."""
+    """Return the names of the table fields that can name the secrets `names`."""
     return [f"{name}{suffix}" for name in names for suffix in SUFFIXES]
 
 

@@ -28,13 +28,14 @@ from postroom.services.administration import (
     RemovedChatPerson,
     StoredEffect,
 )
+from postroom.services.runs import retried
 
 MAX_NOTICE_LENGTH: Final = 100_000
 _HOLDERS: Final = "everybody who knows the channel's secret"
 
 
 class GatewayService(UndeliveredService):
-    """Implements the operator's operations on one gateway."""
+    """Implements the operator's operations on a gateway."""
 
     def __init__(self, chats: ChatService) -> None:
         super().__init__(chats.runs.stores, chats.adapters)
@@ -42,7 +43,7 @@ class GatewayService(UndeliveredService):
         self._gateway = chats.gateway
 
     def check(self) -> Check:
-        """Return how many channels are connected, and whether webhook channels accept requests."""
+        """Check how many channels are connected, and whether webhook channels accept requests."""
         ours = [
             adapter
             for adapter in self._chats.adapters
@@ -57,7 +58,7 @@ class GatewayService(UndeliveredService):
         return channels_check(states, is_running=self._chats.state == "running", is_served=is_served)
 
     async def health(self) -> dict[str, Json]:
-        """Return the state of the gateway and its channels, and the number of messages in each state."""
+        """Return the state of the gateway and of each channel, and the number of messages in each state."""
         counts = await self._gateway.counts()
         messages = {
             "accepted": counts.accepted,
@@ -76,32 +77,34 @@ class GatewayService(UndeliveredService):
             },
             "messages": messages,
             "dispatches": {status.label: count for status, count in dispatches.items()},
+            "retried": await self._chats.runs.stores.store.read(retried),
             "undelivered": len(dead),
             "held": await self._count_waiting_for_agents(),
             "missing": [item._asdict() for item in await self._chats.missing()],
         }
 
     async def _count_waiting_for_agents(self) -> int:
-        """Count the agents' messages that wait for the end of quiet hours, among the oldest 500 messages.
-
-        Only the first message of each chat is tried. The chat's later messages wait for the first one.
-        """
         rows = await self._chats.runs.stores.store.read(lambda tx: tx.outbox.open(CHAT_KIND, limit=MAX_DEAD))
         held = {(row.target, row.order_key) for row in rows if row.last_error == QUIET}
         return sum((row.target, row.order_key) in held for row in rows)
 
     async def refresh_metrics(self) -> None:
-        """Set the gauges of the gateway to the current values."""
+        """Set the metrics of the gateway to the current number of runs."""
         self._chats.mailbox.metrics.show_depths(await self._chats.runs.stores.dispatches.count_by_status())
 
     async def pair(self, platform: str, code: str, role: str) -> PairedPerson:
-        """Admit the person who received this code.
+        """Give access to the person who received the pairing code `code`.
 
         Raises:
             InvalidArgument: The code is unknown, or there is no such platform or role.
             QueueFull: Too many wrong codes have been tried.
         """
-        person = await self._gateway.people.pair(self._channel(platform).platform, code, _role(role))
+        try:
+            wanted = PersonRole(role)
+        except ValueError as error:
+            roles = ", ".join(each.value for each in PersonRole)
+            raise InvalidArgument("unknown role", value=role[:100], remedy=f"use one of {roles}") from error
+        person = await self._gateway.people.pair(self._channel(platform).platform, code, wanted)
         if person is None:
             raise InvalidArgument(
                 "nobody with this pairing code is waiting for access",
@@ -112,7 +115,7 @@ class GatewayService(UndeliveredService):
         return {"person": _person(person, "paired")}
 
     async def people(self) -> ChatPeopleView:
-        """Return the people with access to chats, and the open requests for access."""
+        """Return the people with access to chats, and the people who have asked for access."""
         store, after, kept_persons = self._gateway.stores.people, ("", ""), list[Person]()
         while page := await store.people(after=after, limit=MAX_PEOPLE):
             kept_persons += page
@@ -146,7 +149,7 @@ class GatewayService(UndeliveredService):
         }
 
     async def shut_out(self, platform: str, user_id: str) -> RemovedChatPerson:
-        """Remove a person who was admitted with a code.
+        """Remove a person who got access with a pairing code.
 
         Raises:
             InvalidArgument: No person with this id has been admitted.
@@ -170,12 +173,9 @@ class GatewayService(UndeliveredService):
         thread_id: str | None = None,
         key: str | None = None,
     ) -> StoredEffect:
-        """Send a message to a chat or to the home channel, once for each key, and return the outbox row.
+        """Store a message to a chat or to the home channel, and return the stored message.
 
-        Raises:
-            InvalidArgument: There is no such channel, there is no home channel, or the text is empty.
-            ServerUnavailable: The channel has not been connected yet.
-            IdempotencyConflict: The key was used for another message.
+        Calls with the same `key` send only one message.
         """
         adapter = self._channel(platform)
         if not text.strip() or chat_id == "" or len(text) > MAX_NOTICE_LENGTH:
@@ -202,16 +202,18 @@ class GatewayService(UndeliveredService):
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def passed_on(self, platform: str, request: Request) -> Response | None:
-        """Forward a request to the server of a channel, and return the response, or None on that server.
+        """Forward a request to the server of a channel, and return the response.
+
+        Return None if this server serves the channel.
 
         Raises:
             InvalidArgument: There is no such channel.
-            ServerUnavailable: No server serves the channel, or that server does not answer.
+            ServerUnavailable: No server serves the channel, or the server does not answer.
         """
         return await self._chats.passed_on(self._channel(platform), request)
 
     async def reconnect(self, platform: str) -> Mapping[str, Json]:
-        """Reconnect a channel and return its state.
+        """Reconnect a channel, and return the channel's state.
 
         Raises:
             InvalidArgument: There is no such channel.
@@ -231,7 +233,6 @@ class GatewayService(UndeliveredService):
     async def _destination(
         self, adapter: BasePlatformAdapter, chat_id: str | None, thread_id: str | None
     ) -> SessionSource:
-        """Return the given chat, or else the chat set with /sethome, or else the home channel in the file."""
         platform, account = adapter.platform, adapter.account
         if chat_id is None:
             made = await self._gateway.stores.sessions.load(f"home:{platform.value}:{account}")
@@ -255,14 +256,6 @@ class GatewayService(UndeliveredService):
                 return adapter
         names = ", ".join(adapter.platform.value for adapter in self._chats.adapters)
         raise InvalidArgument("unknown channel", value=platform[:100], remedy=f"use one of {names}")
-
-
-def _role(text: str) -> PersonRole:
-    try:
-        return PersonRole(text)
-    except ValueError as error:
-        known_value = ", ".join(role.value for role in PersonRole)
-        raise InvalidArgument("unknown role", value=text[:100], remedy=f"use one of {known_value}") from error
 
 
 def _person(person: Person, origin: Literal["file", "paired", "secret"]) -> ChatPersonView:

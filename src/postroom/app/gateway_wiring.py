@@ -24,7 +24,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import EventSink
 from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, SystemClock, Timer, milliseconds
-from postroom.contracts.errors import AgentNotFound, ConfigError, InvalidRunner
+from postroom.contracts.errors import AgentNotFound, ConfigError, InvalidRunner, MissingExtra
 from postroom.contracts.executor import AgentRunResult, ResolvedRunPlan, RunDispatchExecutor
 from postroom.contracts.leases import Lease
 from postroom.contracts.messages import Json
@@ -55,6 +55,7 @@ from postroom.runtime import AgentRuntime, AgentSpec, MapResolver, OpenAICompati
 from postroom.runtime.files import SendFileTool
 from postroom.runtime.openai import OpenAISpeaker, OpenAITranscriber
 from postroom.services.runs import RunService
+from postroom.services.work import failed_runs
 from postroom.stores.chats.stores import ChatStores
 
 _LOG = get_logger(__name__)
@@ -63,12 +64,11 @@ CHANNELS: Final = "/channels"
 
 
 class ChatAgents(SeveralExecutors):
-    """Executes each run of a chat as the agent in the name of the run's thread."""
+    """Executes each run of a chat with the agent that answers in the chat."""
 
     def __init__(
         self, told: GatewayFile, agents: RunDispatchExecutor | None, clock: Clock, timer: Timer
     ) -> None:
-        """Create the clients of the models. `agents` executes registered agents."""
         self._told = told
         self._clients: list[OpenAICompatibleModel] = []
         models: dict[str, ResolvedAgent] = {}
@@ -82,7 +82,7 @@ class ChatAgents(SeveralExecutors):
         self._agents = agents
 
     async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
-        """Return the executor of the agent that answers on the thread.
+        """Return the executor of the agent that answers on the run's thread.
 
         Raises:
             AgentNotFound: `gateway.toml` no longer names this agent.
@@ -90,39 +90,36 @@ class ChatAgents(SeveralExecutors):
         return self._of(activation.thread_id)
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return the configuration of a run.
-
-        Messages for a removed agent start a run, too. The run fails, so that the senders are notified.
-        """
+        """Return the configuration of a run; the run's agent may have been removed from `gateway.toml`."""
         if pinned is not None and self._told.agent_on(activation.thread_id) is None:
             return ResolvedRunPlan(resolution_id=pinned)
         return await super().resolve(activation, pinned=pinned)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run as the agent in the name of its thread."""
+        """Execute a run as the agent that answers on the run's thread."""
         return await super().run(replace(activation, agent_id=self.agent_of(activation.thread_id)), sink)
 
     def each(self) -> Iterator[RunDispatchExecutor]:
-        """Yield the executor for models and the executor for agents with a runner, if they exist."""
+        """Yield the executors for models and for registered agents."""
         return iter([executor for executor in (self._models, self._agents) if executor is not None])
 
     def waits_for_outages(self, thread_id: str) -> bool:
-        """Return whether this thread's runs are retried for minutes after a failure that may be an outage."""
+        """Return whether a thread's runs are retried for minutes after a failure that may be an outage."""
         return self._told.agent_on(thread_id) is not None and self._of(thread_id).waits_for_outages(thread_id)
 
     def commits_steps(self, thread_id: str) -> bool:
-        """Return whether the executor of this thread's runs commits their steps."""
+        """Return whether the executor of a thread's runs commits each step."""
         return self._told.agent_on(thread_id) is not None and self._of(thread_id).commits_steps(thread_id)
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return the agent that executes the runs of a thread."""
+        """Return the id of the agent that executes the runs of a thread."""
         agent = self._told.agent_on(thread_id)
         if agent is None:
             return agent_on(thread_id)
         return agent.agent_id if agent.run is None else "@".join(agent.run[::-1])
 
     async def close(self) -> None:
-        """Close the connections to endpoints."""
+        """Close the connections to the models' endpoints."""
         for client in self._clients:
             await client.close()
 
@@ -136,7 +133,10 @@ class ChatAgents(SeveralExecutors):
 
 
 class ChatService:
-    """A gateway with its services. Create it outside the event loop, and run it on the event loop."""
+    """The gateway for chats together with its services.
+
+    Create the object outside the event loop, and run the object on the event loop.
+    """
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -157,13 +157,12 @@ class ChatService:
         store_id: Callable[[], Awaitable[str]] | None = None,
         others: OtherServers | None = None,
     ) -> None:
-        """Create all parts without starting them.
+        """Create the gateway and its services without starting them.
 
-        `agents` executes the registered agents that answer in chats, and `runners` provides their runners.
-        `knows_person` returns whether a person exists. `mail` is notified when mail is delivered to a chat,
-        and when people write to a person in a chat. `locks_dir` contains a lock for each bot token that this
-        user's servers use. With `leases`, the servers of one database share its channels. `store_id`
-        identifies this database, and `others` forwards requests to the other servers.
+        `agents` executes registered agents, and `runners` returns the runners of registered agents. `mail` is
+        notified when mail arrives for a chat, and when a chat message arrives for a person. If `leases` is
+        given, the servers of one database share the channels. `others` forwards requests to the other servers
+        of the database.
 
         Raises:
             ConfigError: A channel cannot be created from its configuration.
@@ -200,6 +199,7 @@ class ChatService:
             timer=timer,
             metrics=GatewayMetrics(registry),
             mail=mail,
+            failed=failed_runs,
             store=runs.stores.store,
             leases=leases,
             speak=None if self._speaker is None else self._speaker.speak,
@@ -210,7 +210,7 @@ class ChatService:
         self._locks = ScopedLocks(locks_dir)
 
     def prepare(self, mcp_path: str) -> None:
-        """Create the folder of the gateway. Blocks.
+        """Create the state folder of the gateway. Blocks.
 
         Raises:
             ConfigError: The folder cannot be created, or a channel uses the address of the MCP endpoint.
@@ -231,7 +231,7 @@ class ChatService:
     # Start and stop.
 
     async def start(self) -> None:
-        """Resume earlier work, connect the channels, and start to answer.
+        """Resume earlier runs, connect the channels, and start to answer messages.
 
         Raises:
             ConfigError, MissingExtra: A channel lacks a setting or a package.
@@ -248,16 +248,12 @@ class ChatService:
         _LOG.info("gateway.running", channels=[adapter.platform.value for adapter in self.adapters])
 
     async def missing(self) -> list[Missing]:
-        """Return the agents and people who cannot answer, and the reasons.
-
-        A person who writes to such an agent gets a notice that nobody will answer. All other messages are
-        answered.
-        """
+        """Return the agents and people who cannot answer in chats, with the reasons."""
         looked_at = [await self._find_fault(named) for named in answering(self._told).values()]
         return [item for item in looked_at if item is not None]
 
     def names(self, whom: str) -> bool:
-        """Return whether a rule names this person or agent to answer."""
+        """Return whether the gateway file names a person or agent who must answer in chats."""
         return whom.casefold() in map(str.casefold, answering(self._told))
 
     async def _find_fault(self, named: Named) -> Missing | None:
@@ -276,7 +272,7 @@ class ChatService:
         return None if is_run else named.not_run
 
     async def stop(self) -> None:
-        """Stop the gateway cleanly. Do nothing if it does not run."""
+        """Stop the gateway cleanly; do nothing if the gateway is not running."""
         if self.state == "stopped":
             return
         self.state = "stopping"
@@ -292,11 +288,13 @@ class ChatService:
             self.state = "stopped"
 
     async def hurry(self) -> None:
-        """Make a stop in progress no longer wait for runs and answers, which continue at the next start."""
+        """Stop waiting for runs and answers while the gateway is being stopped.
+
+        The runs and the answers continue at the next start.
+        """
         await self.gateway.hurry()
 
     def _take_tokens(self, store_id: str) -> None:
-        """Lock each bot token on this machine, for this server or for all servers of its database."""
         tokens = [(adapter.platform.value, adapter.lock_identity()) for adapter in self.adapters]
         try:
             for scope, identity in tokens:
@@ -312,22 +310,23 @@ class ChatService:
     # Routes and addresses.
 
     async def passed_on(self, adapter: BasePlatformAdapter, request: Request) -> Response | None:
-        """Forward a request to the server of a channel, and return the response, or None on that server.
+        """Forward a request to the server of a channel, and return the response.
+
+        Return None if this server serves the channel.
 
         Raises:
-            ServerUnavailable: No server serves the channel now, or that server does not answer.
+            ServerUnavailable: No server serves the channel now, or the server does not answer.
         """
         server = await self._elsewhere(adapter)
         return None if server is None or self._others is None else await self._others.pass_on(request, server)
 
     async def _elsewhere(self, adapter: BasePlatformAdapter) -> Lease | None:
-        """Return the other server that serves a channel, or None if this server or every server serves it."""
         if self._others is None or adapter.lease is None or adapter.is_ours():
             return None
         return await self._others.with_lease(adapter.lease)
 
     def routes(self) -> list[BaseRoute]:
-        """Return the routes of the channels, at the root or below `/channels`."""
+        """Return the HTTP routes of all channels."""
         at_root: list[BaseRoute] = []
         below: list[BaseRoute] = []
         for adapter in self.adapters:
@@ -340,24 +339,34 @@ class ChatService:
 
 
 def examine(told: GatewayFile, settings: Settings) -> None:
-    """Check that all parts can be created from a file, without opening or connecting anything.
+    """Check that the gateway can be created from a gateway file, without opening a connection.
 
     Raises:
         ConfigError: A channel cannot be created, or uses the address of the MCP endpoint.
-        MissingExtra: The client of the model is not installed.
+        MissingExtra: The client of the model or a library of a channel is not installed.
     """
     clock = SystemClock()
     adapters = _adapters(told, clock, SystemTimer())
-    for agent in (told.agent, *told.others.values()):
-        if agent.run is None:
-            make_model(agent, clock=clock)
+    models = (agent for agent in (told.agent, *told.others.values()) if agent.run is None)
+    missing = list[MissingExtra]()
+    loads: list[Callable[[], object]] = [adapter.load_libraries for adapter in adapters]
+    loads += [partial(make_model, agent, clock=clock) for agent in models]
+    for load in loads:
+        try:
+            load()
+        except MissingExtra as error:
+            missing.append(error)
+    if missing:
+        values = [(error.message, str(error.value), error.remedy) for error in missing]
+        message, value, remedy = ("; ".join(dict.fromkeys(texts)) for texts in zip(*values, strict=True))
+        raise MissingExtra(message, value=value, remedy=remedy)
     _transcriber(told.agent, clock)
     _speaker(told.agent, clock)
     _check_paths(told.path, open_paths(adapters), settings.mcp_path)
 
 
 def open_paths(adapters: Sequence[BasePlatformAdapter]) -> tuple[OpenPath, ...]:
-    """Return the addresses whose callers the channels authenticate themselves, with their size limits."""
+    """Return the paths at which channels authenticate the callers, with size limits."""
     fields: dict[str, OpenPath] = {}
     for adapter in adapters:
         base = "" if adapter.at_root else CHANNELS
@@ -382,7 +391,7 @@ def _adapters(told: GatewayFile, clock: Clock, timer: Timer) -> tuple[BasePlatfo
 def make_adapter(
     file: Path, platform: Platform, config: PlatformConfig, *, clock: Clock, timer: Timer
 ) -> BasePlatformAdapter:
-    """Create the adapter of a platform.
+    """Create the adapter for a channel on the given platform.
 
     Raises:
         ConfigError: The configuration of the platform is invalid.
@@ -395,7 +404,7 @@ def make_adapter(
 
 
 def make_model(agent: AgentConfig, *, clock: Clock) -> OpenAICompatibleModel:
-    """Create the model that answers.
+    """Create the client of the model that answers in chats.
 
     Raises:
         MissingExtra: The library for the endpoint of the model is not installed.
@@ -405,11 +414,6 @@ def make_model(agent: AgentConfig, *, clock: Clock) -> OpenAICompatibleModel:
 
 
 def _transcriber(agent: AgentConfig, clock: Clock) -> OpenAITranscriber | None:
-    """Create the client of the speech-to-text endpoint, or None if none is configured.
-
-    Raises:
-        MissingExtra: The library for the endpoint is not installed.
-    """
     if agent.transcription_url is None:
         return None
     return OpenAITranscriber(
@@ -422,11 +426,6 @@ def _transcriber(agent: AgentConfig, clock: Clock) -> OpenAITranscriber | None:
 
 
 def _speaker(agent: AgentConfig, clock: Clock) -> OpenAISpeaker | None:
-    """Create the client of the text-to-speech endpoint, or None if none is configured.
-
-    Raises:
-        MissingExtra: The library for the endpoint is not installed.
-    """
     if agent.speech_url is None:
         return None
     return OpenAISpeaker(
@@ -440,7 +439,7 @@ def _speaker(agent: AgentConfig, clock: Clock) -> OpenAISpeaker | None:
 
 
 def outline(told: GatewayFile) -> dict[str, Json]:
-    """Return the channels to connect as plain data, without secrets."""
+    """Return the agent and the channels of a gateway file as plain data, without secrets."""
     config = told.gateway
     return {
         "file": str(told.path),
@@ -453,16 +452,14 @@ def outline(told: GatewayFile) -> dict[str, Json]:
         },
         **({"routes": listed(config.routes)} if config.routes else {}),
         "busy": config.busy.mode.value,
-        "channels": {platform.value: _channel(config) for platform, config in config.platforms.items()},
-    }
-
-
-def _channel(config: PlatformConfig) -> dict[str, Json]:
-    home = config.home_channel
-    return {
-        "enabled": config.enabled,
-        "allow": {user: role.value for user, role in config.allow.items()},
-        "home_channel": None if home is None else home.chat_id,
+        "channels": {
+            platform.value: {
+                "enabled": channel.enabled,
+                "allow": {user: role.value for user, role in channel.allow.items()},
+                "home_channel": None if channel.home_channel is None else channel.home_channel.chat_id,
+            }
+            for platform, channel in config.platforms.items()
+        },
     }
 
 

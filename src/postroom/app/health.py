@@ -16,18 +16,17 @@ _ORDER: Final = ("failed", "unknown", "ok")
 
 
 class ServerHealth:
-    """Returns the health of the server when called. Each page that shows the health calls the object."""
+    """A callable that returns facts for people about the health of the server."""
 
     def __init__(
         self, application: Application, ready: Callable[[], Awaitable[Readiness]], *, started_at: int
     ) -> None:
-        """`ready` checks every part of the server. The function may return a recent result."""
         self._application = application
         self._ready = ready
         self._started_at = started_at
 
     async def __call__(self) -> Sequence[HealthFact]:
-        """Return the facts, problems first.
+        """Return facts about the health of the server, problems first.
 
         Raises:
             StoreError: The queue could not be read.
@@ -52,7 +51,6 @@ class ServerHealth:
 
 
 def _fact_for_people(check: Check) -> HealthFact | None:
-    """Return the result of a check as a fact for people, or None if people need not know it."""
     text = _TEXTS[check.name](check)
     return None if not text else HealthFact(name=check.name, state=check.state, text=text)
 
@@ -107,7 +105,6 @@ _TEXTS: Final = {
 
 
 async def _spending(application: Application, now: int) -> AsyncIterator[HealthFact]:
-    """Yield the amount spent in the current window of each budget that limits all runs together."""
     budgets = [budget for budget in application.runs.budgets if budget.per is BudgetScope.ALL]
     scopes = {
         spending.scope: budget for budget in budgets if (spending := budget.account(_ALL, now)) is not None

@@ -15,10 +15,7 @@ CPU time.
 
 
 def set_for_a_server() -> None:
-    """Let threads wait less for each other, and exclude existing objects from garbage collection.
-
-    Otherwise, full garbage collections would dominate tail latency (docs/internals/benchmarks.md).
-    """
+    """Tune thread switching and garbage collection for low latency (see docs/internals/benchmarks.md)."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)

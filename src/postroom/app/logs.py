@@ -45,7 +45,7 @@ _SERVER_LOGGERS: Final = ("uvicorn", "uvicorn.access", "uvicorn.error")
 def configure_logs(settings: Settings, *, stream: TextIO | None = None) -> None:
     """Write all logs of this process to `stream` (default: stderr), in the configured format.
 
-    The call may be repeated.
+    The function may be called more than once.
     """
     target = sys.stderr if stream is None else stream
     level = logging.getLevelNamesMapping()[settings.log_level.upper()]
@@ -72,30 +72,23 @@ def log_refused_start(error: PostroomError, settings: Settings) -> None:
 
 
 def log_failure() -> OSError | None:
-    """Return why the last line could not be written, or None if there was no such failure."""
+    """Return the error of the last write to the log, or None if the write succeeded."""
     failures = (handler.failure for handler in logging.getLogger().handlers if isinstance(handler, _Lines))
     return next(failures, None)
 
 
 class _Lines(logging.StreamHandler[TextIO]):
-    """Writes the lines of the log.
-
-    If a line cannot be written, callers continue, and the health check reports it.
-    """
-
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
         self.failure: OSError | None = None
         self._refused: OSError | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line and record whether that succeeded."""
         self._refused = None
         super().emit(record)
         self.failure = self._refused
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Record that a line could not be written. A traceback would be written to the same full disk."""
         error = sys.exception()
         if isinstance(error, OSError):
             self._refused = error
@@ -104,15 +97,12 @@ class _Lines(logging.StreamHandler[TextIO]):
 
 
 class Repeats(logging.Filter):
-    """Suppresses a warning that repeats a warning of the last minute.
+    """A log filter that suppresses repetitions of a warning within a minute.
 
-    If the store fails, periodic work fails several times a second, for example the renewal of leases. Only
-    lines with a `reason` can count as repetitions, because two failed log-ins, for example, are separate
-    events.
+    Only warnings with a `reason` are suppressed.
     """
 
     def __init__(self, seconds: Callable[[], float]) -> None:
-        """`seconds` is a monotonic clock."""
         super().__init__()
         self._seconds = seconds
         self._told: dict[object, tuple[float, int]] = {}
@@ -122,7 +112,10 @@ class Repeats(logging.Filter):
         return len(self._told)
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write a record. Add the number of repetitions (`times`) after a minute."""
+        """Return whether to write a log record.
+
+        A warning that was suppressed before gets a field `times` with the number of repetitions.
+        """
         line: object = record.msg
         if not isinstance(line, LogLine) or record.levelno != logging.WARNING or "reason" not in line.facts:
             return True
@@ -132,38 +125,34 @@ class Repeats(logging.Filter):
         if times >= 0 and now - since < TOLD_AGAIN.total_seconds():
             self._told[key] = since, times + 1
             return False
-        self._make_room(now)
+        if len(self._told) >= _MAX_REPEATS:  # remove old failures, or all if that does not make enough room
+            recent = {
+                key: entry for key, entry in self._told.items() if now - entry[0] < TOLD_AGAIN.total_seconds()
+            }
+            self._told = recent if len(recent) < _MAX_REPEATS else {}
         self._told[key] = now, 0
         if times > 0:
             record.msg = LogLine(line.event, {**line.facts, "times": times + 1})
         return True
 
-    def _make_room(self, now: float) -> None:
-        """Remove old failures, or all failures if that does not make enough room."""
-        if len(self._told) < _MAX_REPEATS:
-            return
-        recent = {
-            key: entry for key, entry in self._told.items() if now - entry[0] < TOLD_AGAIN.total_seconds()
-        }
-        self._told = recent if len(recent) < _MAX_REPEATS else {}
-
 
 class _Form(logging.Formatter):
-    """Formats a record as one line without secrets, and a traceback after it."""
-
     def __init__(self, *, as_json: bool, has_colors: bool) -> None:
         super().__init__()
         self._as_json = as_json
         self._has_colors = has_colors
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line as JSON, or as `<time> [<level>] <event> [<logger>] <name>=<value>...`."""
         line = record.msg
         facts = line.facts if isinstance(line, LogLine) else {}
+        try:
+            text = line.event if isinstance(line, LogLine) else record.getMessage()
+        except (TypeError, ValueError, KeyError) as error:
+            text = f"{line} (its arguments do not fit: {error})"
         fields = {
             **bound_facts(),
             **facts,
-            "event": line.event if isinstance(line, LogLine) else _format_message(record),
+            "event": text,
             "logger": record.name,
             "level": record.levelname.lower(),
         }
@@ -182,14 +171,6 @@ class _Form(logging.Formatter):
         line = " ".join([moment, f"[{label}]", f"{event:<30}", f"[{logger}]", *told])
         # Indent each line of a traceback, so that the text of an exception cannot look like a log line.
         return "\n  ".join([line, *map(_escape, trace.splitlines())])
-
-
-def _format_message(record: logging.LogRecord) -> str:
-    """Return the message of a record, even if its arguments do not fit its format."""
-    try:
-        return record.getMessage()
-    except (TypeError, ValueError, KeyError) as error:
-        return f"{record.msg} (its arguments do not fit: {error})"
 
 
 def _escape(text: str) -> str:

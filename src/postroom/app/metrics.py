@@ -39,7 +39,7 @@ OUTBOX: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState:
-    """The work and the resources of the server at one point in time."""
+    """The values of the server's gauge metrics at one point in time."""
 
     dead_letters: int
     oldest_waiting_ms: int
@@ -52,7 +52,7 @@ class ServerState:
 
 
 class Metrics:
-    """The metrics of one server, in their own registry."""
+    """The metrics of one server, in a separate registry."""
 
     def __init__(self, store: Stores, clock: Clock) -> None:
         self._store = store
@@ -96,16 +96,15 @@ class Metrics:
         self.registry.register(_Grouping(store))
 
     def observe_call(self, tool: str, outcome: str, seconds: float) -> None:
-        """Count a tool call.
+        """Count a tool call, and record the duration of the call.
 
-        `tool` is a name from the table of operations, and `outcome` is a code, so that the labels have few
-        values.
+        `tool` is the name of an operation, and `outcome` is "ok" or an error code.
         """
         self._calls.labels(tool, outcome).inc()
         self._seconds.labels(tool).observe(seconds)
 
     def show_state(self, backlogs: Mapping[str, Backlog], counts: dict[str, int], lag_seconds: float) -> None:
-        """Set the gauges of the outbox by kind, and of the number of records."""
+        """Set the gauges for the outbox backlogs, the number of records, and the lag of the event loop."""
         for kind, backlog in backlogs.items():
             self._outbox["waiting"].labels(kind).set(backlog.waiting)
             self._outbox["dead_letters"].labels(kind).set(backlog.dead)
@@ -117,7 +116,7 @@ class Metrics:
         self._lag.set(lag_seconds)
 
     def show_server(self, state: ServerState) -> None:
-        """Set the gauges that show the work and the resources of the server."""
+        """Set the gauges for the work and the resource usage of the server."""
         shown = {
             "dead_letters": state.dead_letters,
             "oldest_waiting_run_age_seconds": state.oldest_waiting_ms / 1000,
@@ -133,13 +132,10 @@ class Metrics:
 
 
 class _Grouping(Collector):
-    """Collects the number of commits, and the number of changes in them, on request."""
-
     def __init__(self, store: Stores) -> None:
         self._store = store
 
     def collect(self) -> list[Metric]:
-        """Return the two numbers."""
         commits, changes = self._store.grouping
         return [
             CounterMetricFamily("postroom_db_commits", "Commits since start.", value=commits),

@@ -30,11 +30,10 @@ _INTRODUCTION: Final = (
 
 
 class ModelAgents(AgentRuntime):
-    """Runs each agent with the model that its runner names.
+    """Runs each agent with the model that the agent's runner names.
 
-    The model sees the messages and the earlier steps of its run. In a chat, the model sees the conversation.
-    A run also reads messages that arrive while it is active. Calls are committed before they are made, so an
-    interrupted run never makes a change twice.
+    The model sees the conversation in a chat, and the messages and earlier steps in all other runs. Tool
+    calls are committed before they are executed, so an interrupted run never repeats a change.
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class ModelAgents(AgentRuntime):
         clock: Clock,
         timer: Timer,
     ) -> None:
-        """Read keys from `environment` only when a run needs them."""
         self._agents: dict[str, ResolvedAgent] = {}
         """The agents, keyed by id, in their state at the start of their last run."""
         super().__init__(MapResolver(self._agents), clock=clock, timer=timer)
@@ -58,7 +56,7 @@ class ModelAgents(AgentRuntime):
         self._models: dict[tuple[str, str | None], OpenAICompatibleModel] = {}
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run of an agent until it has ended or waits for a person.
+        """Execute a run of an agent until the run ends or waits for a person.
 
         Raises:
             RunnerNotFound: The agent has no runner.
@@ -97,7 +95,6 @@ class ModelAgents(AgentRuntime):
         return await super().run(await _request_as_seen(activation), sink)
 
     async def _model_client(self, runner: ModelRunner) -> OpenAICompatibleModel:
-        """Return the client of an endpoint. All agents with this endpoint share the client."""
         name = runner.api_key_env
         key = None if name is None else read_secret(name, self._environment)
         where = runner.base_url, name
@@ -109,17 +106,14 @@ class ModelAgents(AgentRuntime):
         return self._models[where]
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Pass messages to a run of a chat, for its next step.
-
-        Return False for all other runs, because they read mail themselves.
-        """
+        """Pass messages to an active run of a chat; return False if the run does not belong to a chat."""
         active = self._runs.find(id)
         if active is None or agent_of(active.identity.thread_id) is not None:
             return False
         return super().send_messages(id, messages)
 
     async def close(self) -> None:
-        """Close the connections to endpoints. The caller must have ended the runs."""
+        """Close the connections to the models' endpoints, after the caller has ended all runs."""
         await super().close()
         while self._models:
             _, model = self._models.popitem()
@@ -127,7 +121,6 @@ class ModelAgents(AgentRuntime):
 
 
 async def _request_as_seen(activation: RunActivation) -> RunActivation:
-    """Return a request in which decisions are results of the run's tool calls."""
     messages = tuple(
         message for message in activation.messages if not (message.id or "").startswith(DECISION)
     )
@@ -142,7 +135,7 @@ async def _request_as_seen(activation: RunActivation) -> RunActivation:
 
 
 def read_secret(name: str, environment: Mapping[str, str]) -> str:
-    """Return the key or secret in an environment variable.
+    """Return the key or secret in the environment variable `name`.
 
     Raises:
         RunnerSecretMissing: The variable is not set, or is blank.

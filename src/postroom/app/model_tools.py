@@ -79,7 +79,7 @@ A mail operation acts as the model's agent in its project.
 
 
 def check_tools(names: Sequence[str]) -> None:
-    """Raise an error if a model must not have one of these tools.
+    """Check that a model may call all tools in the list `names`.
 
     Raises:
         InvalidRunner: A name is not the name of a permitted tool.
@@ -93,7 +93,7 @@ def check_tools(names: Sequence[str]) -> None:
 
 
 def tools_for(names: Sequence[str], calls: Calls, *, project: str, agent: str, caller: Caller) -> list[Tool]:
-    """Return the tools of an agent.
+    """Return the tools with the names `names` for an agent.
 
     Raises:
         InvalidRunner: A name is not the name of a permitted tool.
@@ -111,7 +111,10 @@ def tools_for(names: Sequence[str], calls: Calls, *, project: str, agent: str, c
 
 
 class MailTool:
-    """A mail operation as a tool. The model cannot choose the agent or the project."""
+    """A mail operation as a tool for a model.
+
+    The agent and the project are fixed, so the model cannot choose them.
+    """
 
     def __init__(
         self, operation: Operation, calls: Calls, *, project: str, agent: str, caller: Caller
@@ -119,7 +122,9 @@ class MailTool:
         self._operation = operation
         self._calls = calls
         self._caller = caller
-        self._given = {_PROJECT: project, **dict.fromkeys(_who_acts(operation), agent)}
+        hints = get_type_hints(operation.command, include_extras=True)
+        acting = [name for name, hint in hints.items() if hint == AgentName]
+        self._given = {_PROJECT: project, **dict.fromkeys(acting, agent)}
         schema = input_schema(operation.command)
         hidden = {*self._given, _KEY}
         parameters = {
@@ -135,7 +140,7 @@ class MailTool:
         )
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Execute the operation. A repeated call makes its change only once.
+        """Execute the mail operation. A repeated call makes the change only once.
 
         Raises:
             PostroomError: The operation failed. Nothing was changed.
@@ -157,7 +162,7 @@ class MailTool:
 
 
 class AskTool:
-    """Asks a person a question. The run waits for the answer, without a time limit, and then continues."""
+    """Asks a person a yes or no question; the run waits for the answer without a time limit."""
 
     descriptor = ToolDescriptor(
         id=ASK,
@@ -172,7 +177,7 @@ class AskTool:
     )
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Ask the question, or return its answer."""
+        """Ask the person a question, or return the answer if the person has answered."""
         question = str(arguments["question"]).strip()
         if context.decision is not None:
             return ToolResult.success(ASK, decision_told(context.decision))
@@ -183,12 +188,6 @@ class AskTool:
 
 
 def derive_key(run_id: str, call_id: str) -> str:
-    """Return the idempotency key for the change that a tool call makes. A repeated call has the same key."""
+    """Return an idempotency key for a tool call; a repeated call has the same key."""
     seed = f"{run_id}\0{call_id}"
     return f"run-{hashlib.sha256(seed.encode()).hexdigest()}"
-
-
-def _who_acts(operation: Operation) -> list[str]:
-    """Return the names of an operation's arguments that name the acting agent."""
-    hints = get_type_hints(operation.command, include_extras=True)
-    return [name for name, hint in hints.items() if hint == AgentName]

@@ -51,7 +51,7 @@ from postroom.stores.sqlite.restoring import checked_schema, known_schema, writi
 
 
 def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> dict[str, object]:
-    """Write a verified copy of a database that no server uses, without changing its schema.
+    """Write a verified copy of a database that no server is using.
 
     Raises:
         StoreHeld: A server uses the database.
@@ -94,7 +94,10 @@ def back_up_offline(target: Path | None, *, data_dir: Path | None, now: int) -> 
 
 
 def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> ChecksView:
-    """Check the parts that need no server. `absent` is the reason why no server was asked."""
+    """Check the parts of the installation that can be checked without a server.
+
+    `absent` is the error that occurred when the server was asked.
+    """
     settings: Settings | None = None
     checks = [_finding("server", absent)]
     try:
@@ -116,7 +119,7 @@ def examine_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
 
 
 def support_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -> dict[str, str]:
-    """Return the files of a support bundle that need no server, as texts keyed by file name.
+    """Return the files of a support bundle that can be created without a server.
 
     Raises:
         ConfigError: The settings cannot be read.
@@ -143,10 +146,6 @@ def support_offline(absent: PostroomError, *, data_dir: Path | None, now: int) -
 
 @contextmanager
 def _lock_database(database: Path, now: int, purpose: str) -> Iterator[None]:
-    """Lock a database so that no server can open it.
-
-    If the log is damaged, raise an error, because opening the database would use up the log.
-    """
     lock = OwnerLock(database)
     lock.acquire(now=now, purpose=purpose)
     try:
@@ -208,7 +207,6 @@ def _look_at_store(settings: Settings, now: int) -> None:
 
 
 def _messages(settings: Settings, now: int) -> CheckResult:
-    """Check the messages against their checksums. If the store is unreadable, the result is unknown."""
     try:
         if settings.database_url:
             with closing(_postgres(settings)) as store:
@@ -228,7 +226,6 @@ def _messages(settings: Settings, now: int) -> CheckResult:
 
 
 def _backups(settings: Settings, now: int) -> CheckResult:
-    """Check the age of the newest backup. Only a running server knows whether a backup is overdue."""
     if settings.database_url:
         return backed_up_elsewhere()
     try:

@@ -21,7 +21,7 @@ from postroom.app.chats import ChatAdministration
 from postroom.app.undelivered import UndeliveredService
 from postroom.contracts.choices import Importance
 from postroom.contracts.client_programs import COMMANDS
-from postroom.contracts.clock import MAX_DURATION, from_iso
+from postroom.contracts.clock import MAX_DURATION
 from postroom.contracts.errors import InvalidArgument, InvalidPath
 from postroom.contracts.messages import Json
 from postroom.contracts.operations import Operation, Option, Who
@@ -43,7 +43,7 @@ from postroom.services.administration import (
     SnoozedQuestion,
 )
 from postroom.services.people import PeopleService
-from postroom.services.questions import QuestionService, place_in_list
+from postroom.services.questions import QuestionService
 from postroom.services.runners import RunnerService
 from postroom.services.schedules import MailSchedules, ScheduledMessage
 from postroom.services.work import WorkService
@@ -57,7 +57,6 @@ _Span = Annotated[float, Meta(ge=0, le=_MAX_SECONDS)]
 
 
 def _text(description: str, **option: str) -> Meta:
-    """Return the metadata of a text field: its description and its command-line option."""
     return Meta(description=description, extra={"option": Option(**option)})
 
 
@@ -116,6 +115,15 @@ class RunNamed(Command, frozen=True):
     run: _RunId
 
 
+class CancelRun(Command, frozen=True):
+    """A run, and the person who cancels the run."""
+
+    run: _RunId
+    by: Annotated[
+        str, Meta(max_length=64), _text("Your name, for the record.", name="--by", metavar="NAME")
+    ] = ""
+
+
 class ScheduleNamed(Command, frozen=True):
     """A schedule."""
 
@@ -131,7 +139,6 @@ class UndeliveredNamed(Command, frozen=True):
 def _row(
     command: type[Command | Query], run: Callable[..., Any], address: str, line: str = "", **more: Any
 ) -> Operation:
-    """Return the row of an administration operation, named after its command."""
     name = "".join(f"_{char.lower()}" if char.isupper() else char for char in command.__name__)
     return Operation(
         name=name.strip("_"),
@@ -154,12 +161,10 @@ def _named(
     line: str = "",
     **more: Any,
 ) -> Operation:
-    """Return the row of an operation that shares its command with other operations."""
     return replace(_row(command, run, address, line, **more), name=name, doc=doc)
 
 
 def _of(service: type[Any], *rows: Operation, who: Who = Who.ADMINS) -> tuple[Operation, ...]:
-    """Return operations that `service` performs and that the callers `who` may use."""
     return tuple(replace(row, service=service, who=who) for row in rows)
 
 
@@ -483,7 +488,6 @@ _RUNNERS: Final = _of(
         RunnerService.withdraw,
         "DELETE /admin/runners",
         "agents unset-runner AGENT",
-        answer_key="removed",
     ),
 )
 
@@ -561,7 +565,7 @@ _RUNS: Final = _of(
         "cancel_run",
         "Cancel a run that is queued, active or waiting. Its question is withdrawn, and the sender of "
         "its message is notified.",
-        RunNamed,
+        CancelRun,
         WorkService.cancel,
         "POST /admin/runs/cancel",
         "runs cancel RUN",
@@ -670,15 +674,7 @@ class SnoozeQuestion(Command, frozen=True):
 
 async def list_questions(questions: QuestionService, limit: int, after: str) -> QuestionsView:
     """List a page of the open questions."""
-    open_questions = list(await questions.questions(limit=limit + 1, after=after))
-    last = open_questions[limit - 1] if len(open_questions) > limit else None
-    place = last and place_in_list(
-        from_iso(last["waiting_since"]),
-        last["run_id"],
-        last["number"],
-        is_snoozed=last["snoozed_until"] is not None,
-    )
-    return {"questions": open_questions[:limit], "next": place}
+    return await questions.page(limit, after)
 
 
 async def answer_question(
@@ -714,11 +710,6 @@ async def snooze_question(
 
 
 def _as_text(number: str | int) -> str:
-    """Return the number of a question as text.
-
-    Raises:
-        InvalidArgument: A JSON number has other than six digits, so leading zeros may have been lost.
-    """
     if isinstance(number, int) and not 100_000 <= number <= 999_999:
         raise InvalidArgument(
             "`number` is a JSON number that does not have six digits",
@@ -729,11 +720,6 @@ def _as_text(number: str | int) -> str:
 
 
 def _given_name(by: str | None) -> str:
-    """Return the name of a person, or an empty string if the caller gave none.
-
-    Raises:
-        InvalidArgument: The name is blank.
-    """
     if by is not None and not by.strip():
         raise InvalidArgument(
             "the name in `by` is blank", value=by, remedy="pass the person's name, or leave out `by`"

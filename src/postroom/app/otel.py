@@ -31,17 +31,19 @@ _FORM: Final = TraceContextTextMapPropagator()
 
 
 def otlp(endpoint: str) -> SpanProcessor:
-    """Return a processor that sends spans to a collector, in batches and on a separate thread."""
+    """Return a processor that sends spans to a collector in batches on a separate thread."""
     return BatchSpanProcessor(OTLPSpanExporter(endpoint=endpoint, timeout=EXPORT_SECONDS))
 
 
 class OtelTracing:
-    """Traces calls and runs. Spans contain names, ids and error codes, but no text by people."""
+    """Creates spans for calls and runs.
+
+    Spans contain names, ids and error codes, but no message texts.
+    """
 
     is_on: Final = True
 
     def __init__(self, processor: SpanProcessor, *, environment: str = "local") -> None:
-        """Send spans to a processor, which `close` closes, too."""
         about = {
             "service.name": NAME,
             "service.version": __version__,
@@ -56,7 +58,7 @@ class OtelTracing:
     def executing(
         self, tool: str, *, follows: str | None = None, answers: str | None = None
     ) -> AbstractContextManager[Span]:
-        """Trace a mail operation in the trace of its caller."""
+        """Start a span for a mail operation within the trace of the caller."""
         answered = _place(answers)
         at_work = trace.get_current_span().get_span_context()
         places = [item for item in (at_work, _place(follows), answered) if item is not None and item.is_valid]
@@ -70,7 +72,7 @@ class OtelTracing:
     def invoking(
         self, agent: str, *, thread_id: str, run_id: str, follows: Sequence[str] = ()
     ) -> AbstractContextManager[Span]:
-        """Trace a run. The span belongs to the first trace in `follows` and links to the other traces."""
+        """Start a span for a run; the traces in `follows` are the run's origin."""
         attributes = {
             "gen_ai.operation.name": "invoke_agent",
             "gen_ai.provider.name": NAME,
@@ -81,11 +83,11 @@ class OtelTracing:
         return self._start_span(f"invoke_agent {agent}", attributes, [_place(follow) for follow in follows])
 
     def traceparent(self) -> str | None:
-        """Return the traceparent of the current span, or None if there is none."""
+        """Return the traceparent of the current span, or None if there is no current span."""
         return _write_traceparent(trace.get_current_span())
 
     def close(self) -> None:
-        """Send the remaining spans, but wait at most a few seconds for the collector. Blocks."""
+        """Send the remaining spans within a few seconds. Blocks."""
         sending = threading.Thread(target=self._provider.shutdown, name="last spans", daemon=True)
         sending.start()
         sending.join(CLOSE_SECONDS)
@@ -93,7 +95,6 @@ class OtelTracing:
     def _start_span(
         self, name: str, attributes: dict[str, str], follows: Sequence[trace.SpanContext | None]
     ) -> "_Watched":
-        """Start a span as a child of the first span in `follows`, with a link to each of the other spans."""
         places = list(
             {
                 (span_context.trace_id, span_context.span_id): span_context
@@ -109,7 +110,7 @@ class OtelTracing:
 
 
 class _Watched(AbstractContextManager[Span]):
-    """A span that is the current span within its context, and ends with the context."""
+    """A span that is the current span within a `with` block."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
@@ -117,23 +118,19 @@ class _Watched(AbstractContextManager[Span]):
 
     @property
     def traceparent(self) -> str | None:
-        """The traceparent of the span."""
         return _write_traceparent(self._span)
 
     def failed(self, kind: str) -> None:
-        """Record a failure without its text, because the text may quote a person."""
         self._span.set_attribute("error.type", kind)
         self._span.set_status(trace.StatusCode.ERROR)
 
     def __enter__(self) -> Span:
-        """Make this span the current span."""
         self._current.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, place: TracebackType | None
     ) -> None:
-        """End the span. Mark the span as failed if an exception was raised."""
         self._current.__exit__(None, None, None)
         if isinstance(error, PostroomError):
             self.failed(error.code)
@@ -143,7 +140,6 @@ class _Watched(AbstractContextManager[Span]):
 
 
 def _place(traceparent: str | None) -> trace.SpanContext | None:
-    """Return the span context of a traceparent, or None if it is invalid."""
     if traceparent is None:
         return None
     context = _FORM.extract({_TRACEPARENT: traceparent}, Context())

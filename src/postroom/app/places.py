@@ -42,7 +42,7 @@ _LARGEST_NOTE: Final = 16 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerNote:
-    """The note with which a running server tells clients on this machine its address."""
+    """The address and process id of a running server, for clients on the same machine."""
 
     url: str
     pid: int
@@ -53,12 +53,12 @@ class ServerNote:
 
 
 def environment() -> Mapping[str, str]:
-    """Return the environment of this process. Other functions get the environment as an argument."""
+    """Return the environment variables of this process."""
     return os.environ
 
 
 def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
-    """Return the absolute path of the data folder, which may not exist."""
+    """Return the absolute path of the data folder; the folder need not exist."""
     if chosen := environment.get(DATA_DIR_NAME):
         return absolute(chosen, environment)
     if platform == "darwin":
@@ -67,9 +67,7 @@ def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) ->
 
 
 def refuse_closed(folder: Path) -> None:
-    """Raise an error if this user may not enter a data folder.
-
-    A folder that does not exist is accepted, because the server can create it.
+    """Raise an error if this user may not enter a data folder; the folder need not exist.
 
     Raises:
         ConfigError: The user may not enter the folder. The error names the owner and the remedy.
@@ -83,16 +81,13 @@ def refuse_closed(folder: Path) -> None:
 
 
 def machine_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
-    """Return the folder that all servers of this user share, even if they have separate data folders.
-
-    The folder may not exist.
-    """
+    """Return the path of the folder that all servers of a user share; the folder need not exist."""
     by_name = {name: value for name, value in environment.items() if name != DATA_DIR_NAME}
     return data_dir(by_name, platform=platform) / "machine"
 
 
 def config_file(environment: Mapping[str, str], *, platform: str = sys.platform) -> Path:
-    """Return the absolute path of the configuration file, which may not exist."""
+    """Return the absolute path of the configuration file; the file need not exist."""
     if chosen := environment.get(CONFIG_NAME):
         return absolute(chosen, environment)
     if platform == "darwin":
@@ -101,27 +96,27 @@ def config_file(environment: Mapping[str, str], *, platform: str = sys.platform)
 
 
 def token_file(data_dir: Path) -> Path:
-    """Return the file that contains the server's token."""
+    """Return the path of the file with the server's token."""
     return data_dir / "token"
 
 
 def agent_token_dir(data_dir: Path) -> Path:
-    """Return the folder for the tokens of agents that were set up on this machine."""
+    """Return the path of the folder for the tokens of agents that were set up on this machine."""
     return data_dir / "agent-tokens"
 
 
 def programs_dir(data_dir: Path) -> Path:
-    """Return the folder that contains the private folders of the programs of runs."""
+    """Return the path of the folder that contains the private folders of runs."""
     return data_dir / "runs"
 
 
 def server_note(data_dir: Path) -> Path:
-    """Return the file of the note in which a running server states its address."""
+    """Return the path of the file in which a running server states its address."""
     return data_dir / "server.json"
 
 
 def write_server_note(data_dir: Path, note: ServerNote) -> None:
-    """Write the note, atomically and readable only by this user.
+    """Write the server note atomically, readable only by this user.
 
     Raises:
         OSError: The folder cannot be created or written.
@@ -131,7 +126,7 @@ def write_server_note(data_dir: Path, note: ServerNote) -> None:
 
 
 def write_private(target: Path, text: str) -> None:
-    """Replace a file atomically by one that only this user can read.
+    """Replace a file atomically with a file that only this user can read.
 
     Raises:
         OSError: The folder of the file is missing or not writable.
@@ -148,9 +143,9 @@ def write_private(target: Path, text: str) -> None:
 
 
 def read_server_note(data_dir: Path) -> ServerNote | None:
-    """Return the note of the last server that started on this machine, or None if there is no note.
+    """Return the server note that the last server on this machine wrote, or None if there is no note.
 
-    The server may have ended without removing the note. Only a response from its address proves that it runs.
+    The server may have ended without removing the note.
 
     Raises:
         ConfigError: The user may not enter the folder, or the note is invalid.
@@ -179,7 +174,7 @@ def read_server_note(data_dir: Path) -> ServerNote | None:
 
 
 def remove_server_note(data_dir: Path, *, pid: int) -> None:
-    """Remove the note, if the server with this process id has written it."""
+    """Remove the server note if the server with the process id `pid` has written the note."""
     note = read_server_note(data_dir)
     if note is not None and note.pid == pid:
         server_note(data_dir).unlink(missing_ok=True)
@@ -192,9 +187,9 @@ def home(environment: Mapping[str, str]) -> Path:
 
 
 def absolute(text: str, environment: Mapping[str, str], *, base: Path | None = None) -> Path:
-    """Convert a path to an absolute path: `~` means the home folder, and a relative path begins at `base`.
+    """Convert a path to an absolute path without resolving symbolic links.
 
-    By default, `base` is the current folder. Links are not followed.
+    `~` means the home folder. A relative path begins at `base`, or at the current folder by default.
     """
     if text == "~" or text.startswith("~/"):
         return home(environment) / text[2:]

@@ -15,7 +15,7 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def private_places(settings: Settings) -> list[Path]:
-    """Return the folders and files that contain mail, and their parent folders."""
+    """Return the folders and files of a server that only the server's user may access."""
     folder = settings.data_dir
     return [
         folder,
@@ -28,7 +28,7 @@ def private_places(settings: Settings) -> list[Path]:
 
 
 def keep_private(settings: Settings) -> None:
-    """Remove the permissions of other users on postroom's files, if there are files. Blocks.
+    """Remove the permissions of other users on postroom's private files and folders. Blocks.
 
     Raises:
         ConfigError: Other users can use a file, and the file belongs to another user.

@@ -13,7 +13,7 @@ from postroom.stores.stores import Stores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """A repair that can be made."""
+    """A repair that `postroom doctor --repair` can make."""
 
     name: str
     """The name of the repaired part, as the checks use it."""
@@ -23,7 +23,7 @@ class Repair:
 
 
 def plan_index_repair(store: Stores, indexes: Sequence[str]) -> Repair:
-    """Return the repair of indexes in which rows of their tables are missing."""
+    """Return a repair that rebuilds database indexes with missing rows."""
     return Repair(
         name="store reads",
         does=(
@@ -35,7 +35,7 @@ def plan_index_repair(store: Stores, indexes: Sequence[str]) -> Repair:
 
 
 def plan_record_repair(store: SqlStore, count: int) -> Repair:
-    """Return the repair that tries again to read the records that this release skipped as unreadable."""
+    """Return a repair that tries again to read records that this release could not read."""
     return Repair(
         name="records",
         does=f"read again {count} records that this release could not read before; the records do not change",
@@ -44,7 +44,7 @@ def plan_record_repair(store: SqlStore, count: int) -> Repair:
 
 
 def plan_gap_repair(archive: Archive, project: Project, missing: int) -> Repair:
-    """Return the repair that adds missing messages to an archive."""
+    """Return a repair that writes missing messages to a project's archive."""
     return Repair(
         name=f"archive {project.slug}",
         does=f"write the {missing} missing messages to the archive; existing files do not change",
@@ -53,7 +53,7 @@ def plan_gap_repair(archive: Archive, project: Project, missing: int) -> Repair:
 
 
 def plan_head_repair(archive: Archive, project: Project) -> Repair:
-    """Return the repair of an archive without a HEAD, after which its contents are compared."""
+    """Return a repair that writes the lost HEAD of a project's Git archive."""
     return Repair(
         name=f"archive {project.slug}",
         does="write the lost HEAD of the archive again; nothing else changes",
@@ -62,7 +62,7 @@ def plan_head_repair(archive: Archive, project: Project) -> Repair:
 
 
 def another_archive(archive: Archive, project: Project, now: int) -> Repair:
-    """Return the repair that replaces a damaged archive, if the database contains all its records."""
+    """Return a repair that replaces a damaged archive with a new archive from the database."""
     aside = f"{project.slug}.git.damaged.{now}"
     return Repair(
         name=f"archive {project.slug}",
@@ -72,7 +72,7 @@ def another_archive(archive: Archive, project: Project, now: int) -> Repair:
 
 
 async def perform_repairs(repairs: Sequence[Repair], *, dry_run: bool) -> list[RepairView]:
-    """Perform repairs one after another. A failure is reported, and does not stop the remaining repairs."""
+    """Perform repairs one after another, even if a repair fails, and report each result."""
     return [await _perform_repair(repair, dry_run=dry_run) for repair in repairs]
 
 

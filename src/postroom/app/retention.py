@@ -49,7 +49,7 @@ _Text = Annotated[str, Meta(pattern=r"\S", extra={"write": "a text that is not e
 
 
 class KeepTable(Table, frozen=True, kw_only=True):
-    """A rule, with the messages to which it applies, and the time for which they are kept."""
+    """A `[[keep]]` table: which messages are kept, and for how long."""
 
     project: _Text | None = None
     topic: _Text | None = None
@@ -73,7 +73,7 @@ class KeepTable(Table, frozen=True, kw_only=True):
             )
 
     def rule(self) -> KeepRule:
-        """Return the rule that the table describes."""
+        """Convert the configuration table to a retention rule."""
         return KeepRule(
             project=self.project,
             topic=self.topic,
@@ -84,7 +84,7 @@ class KeepTable(Table, frozen=True, kw_only=True):
 
 
 def load_keep_rules(environment: Mapping[str, str]) -> tuple[KeepRule, ...]:
-    """Return the `[[keep]]` rules of the configuration file, in order, or no rules if there is no file.
+    """Return the `[[keep]]` rules of the configuration file, or no rules if there is no file.
 
     Raises:
         ConfigError: A rule is invalid.
@@ -122,19 +122,19 @@ T = TypeVar("T")
 
 @dataclass(slots=True, kw_only=True)
 class Preview:
-    """The number of messages of a project that would be deleted, and for each reason how many would stay."""
+    """The number of a project's messages that would be deleted or kept, keyed by reason."""
 
     project: str
     counts: dict[str, int] = field(default_factory=dict)
 
     def add(self, verdicts: Sequence[Verdict]) -> None:
-        """Count decisions whether messages stay or are deleted."""
+        """Add decisions about messages to the counts."""
         for verdict in verdicts:
             self.counts[verdict] = self.counts.get(verdict, 0) + 1
 
 
 class Retention:
-    """Deletes old data in the background, from `start` until `stop`."""
+    """Deletes old data in the background, between the calls of `start` and `stop`."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -147,10 +147,6 @@ class Retention:
         timer: Timer | None = None,
         leases: Leases | None = None,
     ) -> None:
-        """`runs` is the store of the threads of runs, and `files` is the store of their files.
-
-        With `leases`, only one of the servers that share the store deletes.
-        """
         self._event_keep = settings.event_keep
         self._answers_kept = milliseconds(settings.answer_retention)
         self._runs_kept = milliseconds(settings.run_retention)
@@ -163,25 +159,32 @@ class Retention:
 
     @property
     def rules(self) -> int:
-        """The number of rules."""
+        """The number of retention rules."""
         return len(self._rules)
 
     def start(self) -> None:
-        """Start the periodic checks. The first check is after a minute."""
+        """Start the periodic deletions; the first deletion takes place after one minute."""
         self._tasks.start(self._serve(), name="timer")
 
     async def stop(self) -> None:
-        """Stop the periodic checks. The remaining data is deleted after the next start."""
+        """Stop the periodic deletions."""
         await self._tasks.close()
 
     async def logs(self) -> int:
-        """Trim every log that is too long, and return the number of deleted entries.
+        """Delete the oldest events of every project log that is too long, and return the number of events.
 
         Raises:
             StoreError: The store failed. Completed deletions stay.
         """
         keep, gone, after = self._event_keep, 0, 0
-        while page := await self._store.read(lambda tx, after=after: self._lengths(tx, after)):  # type: ignore[misc]
+
+        def next_logs(tx: MailReads) -> list[tuple[int, int]]:
+            bounds = [
+                (project.id, tx.log_bounds(project.id)) for project in tx.projects(limit=_PAGE, after=after)
+            ]
+            return [(number, bound.newest - bound.oldest - keep) for number, bound in bounds]
+
+        while page := await self._store.read(next_logs):
             for project_id, beyond in page:
                 trimmed = 0
                 while trimmed < beyond:
@@ -194,7 +197,7 @@ class Retention:
         return gone
 
     async def answers(self) -> int:
-        """Delete expired results of calls with an idempotency key, and return the number of deleted results.
+        """Delete expired results of calls with an idempotency key, and return the number of results.
 
         Raises:
             StoreError: The store failed. Completed deletions stay.
@@ -208,7 +211,7 @@ class Retention:
                 return gone
 
     async def messages(self) -> int:
-        """Delete messages that no rule keeps any longer, and return the number of deleted messages.
+        """Delete messages that no retention rule keeps, and return the number of deleted messages.
 
         Raises:
             UnknownProject: A rule with `hold` names a project that does not exist. Nothing was deleted.
@@ -231,7 +234,7 @@ class Retention:
         return gone
 
     async def preview(self) -> list[Preview]:
-        """Count the messages that `messages` would delete and, for each reason, those that would stay.
+        """Count the messages of each project that would be deleted, and the messages that would be kept.
 
         Raises:
             UnknownProject: As for `messages`.
@@ -248,7 +251,7 @@ class Retention:
         return counts
 
     async def runs(self) -> int:
-        """Delete threads of runs that were idle for the configured time, and return their number.
+        """Delete threads of runs that have been idle for `run_retention`, and return the number of threads.
 
         Raises:
             StoreError: The store failed. Completed deletions stay.
@@ -267,10 +270,7 @@ class Retention:
             gone += forgotten
 
     async def files(self) -> int:
-        """Delete files that were unreferenced for a week, and return the number of deleted files.
-
-        While a chat message waits for its run, nothing refers to its files. Within the week, the run can
-        start.
+        """Delete files that no record has referenced for a week, and return the number of deleted files.
 
         Raises:
             StoreError: The store failed. Completed deletions stay.
@@ -286,7 +286,6 @@ class Retention:
                 return gone
 
     async def _projects(self) -> list[tuple[Project, ProjectRules]]:
-        """Return the projects to which rules apply."""
         if not self._rules:
             return []
 
@@ -302,21 +301,10 @@ class Retention:
     async def _pages(
         self, look: Callable[..., tuple[list[T], int | None]], limit: int
     ) -> AsyncIterator[list[T]]:
-        """Yield the results of `look`, page by page."""
         after: int | None = 0
         while after is not None:
             page, after = await self._do_and_rest(self._store.read(partial(look, after=after, limit=limit)))
             yield page
-
-    def _lengths(self, tx: MailReads, after: int) -> list[tuple[int, int]]:
-        """Return the number of log entries to delete, for each of some projects."""
-        bounds = [
-            (project.id, tx.log_bounds(project.id)) for project in tx.projects(limit=_PAGE, after=after)
-        ]
-        return [
-            (number, log_bounds.newest - log_bounds.oldest - self._event_keep)
-            for number, log_bounds in bounds
-        ]
 
     async def _step(self, change: Callable[[MailWrites], int]) -> int:
         if self._runs is None:
@@ -327,7 +315,6 @@ class Retention:
         return self._leases.guarded(RETENTION, change) if self._leases and _IS_TIMED.get() else change
 
     async def _do_and_rest(self, step: Awaitable[T]) -> T:
-        """Do a step, then pause for longer than the step took, so that other callers can write."""
         clock = asyncio.get_running_loop().time
         began = clock()
         done = await step
@@ -357,7 +344,6 @@ def _trim(tx: MailWrites, *, project_id: int, keep: int) -> int:
 
 
 def _forget(tx: Transaction, *, threads: Sequence[str], kept: int) -> int:
-    """Delete threads that are still idle, with their attempts, events and trace positions."""
     tx.lock(*map(thread_lock, threads))
     idle = tx.runs.threads.idle(tx.now() - kept, limit=len(threads), among=threads)
     runs = tx.runs.threads.list_run_ids(idle)

@@ -8,8 +8,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from types import FrameType
 from typing import TYPE_CHECKING, Final
 
@@ -97,13 +97,12 @@ CHANNELS_SECONDS: Final = 10
 
 
 class Site:
-    """The application and all its services. The context of a site starts and stops the background work."""
+    """The web application of a server, with all services.
+
+    The context manager of a site starts and stops the background work.
+    """
 
     def __init__(self, application: Application, token: str, *, short_way: bool = True) -> None:
-        """Without `short_way`, the SDK handles every MCP message.
-
-        Benchmarks compare the two cases.
-        """
         settings, clock = application.settings, application.clock
         self._application = application
         self._short_way = short_way
@@ -233,11 +232,11 @@ class Site:
         return made
 
     def announce_stop(self) -> None:
-        """From now on, report that the server is not ready."""
+        """Report from now on that the server is not ready."""
         self._operator.is_stopping = True
 
     def end_listening(self) -> None:
-        """End the streams of subscribers. Other requests of subscribers are still answered."""
+        """End the event streams of all subscribers."""
         self._mcp.end_listening()
         self._application.mail.changes.stop()
 
@@ -257,8 +256,6 @@ class Site:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn's server, which also writes its address for clients as soon as it listens."""
-
     def __init__(self, config: uvicorn.Config, application: Application, site: Site) -> None:
         super().__init__(config)
         self._application = application
@@ -269,18 +266,23 @@ class _Server(uvicorn.Server):
 
     @property
     def failure(self) -> PostroomError | None:
-        """Why agents or chats could not be started, which ended the server, or None if they were started."""
         return self._failure or (None if self._chats is None else self._chats.failure)
 
     def _end(self) -> None:
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to serve, connect the chats, and write the note with which clients find this server."""
         await super().startup(sockets)
         if not self.started:
             return
-        await self._start_work()
+        try:
+            await self._application.agents.start()
+        except PostroomError as error:  # only a person can correct it, so the server ends
+            self._failure = error
+            self.should_exit = True
+            return
+        if self._chats is not None:
+            await self._chats.start(patience=CHANNELS_SECONDS, told_to_stop=lambda: self.should_exit)
         if self.should_exit:
             return
         self._application.backups.start()
@@ -308,23 +310,7 @@ class _Server(uvicorn.Server):
                 flush=True,
             )
 
-    async def _start_work(self) -> None:
-        """Start to run agents and connect the chats. A failure that only a person can fix ends the server."""
-        try:
-            await self._application.agents.start()
-        except PostroomError as error:
-            self._failure = error
-            self.should_exit = True
-            return
-        if self._chats is not None:
-            await self._chats.start(patience=CHANNELS_SECONDS, told_to_stop=lambda: self.should_exit)
-
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop the server. End endless streams, because they would use up the whole grace period.
-
-        First, the server waits for `stop_delay`, so that load balancers notice the stop. Chats are stopped
-        before the streams, so that active runs and answers get time to finish while pages still work.
-        """
         self._site.announce_stop()
         until = time.monotonic() + self._application.settings.stop_delay.total_seconds()
         # A second signal, which arrives outside the event loop, ends the grace period.
@@ -350,7 +336,6 @@ class _Server(uvicorn.Server):
         return _CHATS_STOPPING.format(chats.gateway.config.drain.total_seconds()) + _AGAIN
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop the server. After a second signal, do not wait for runs."""
         with suppress(OSError, RuntimeError):  # RuntimeError: the signal interrupted a print
             print(_HURRYING if self.should_exit else self._stopping(), file=sys.stderr, flush=True)
         if self.should_exit:  # uvicorn alone would leave other parts running
@@ -362,7 +347,9 @@ class _Server(uvicorn.Server):
 
 
 def run(settings: Settings, *, new_store: bool = False) -> int:
-    """Serve until stopped, and return the exit code. For `new_store`, see `Application.open`.
+    """Run the server until it is stopped, and return the exit code.
+
+    The value of `new_store` is passed to `Application.open`.
 
     Raises:
         ConfigError: The port is in use, the token or a folder is not private, or a chat's configuration is
@@ -387,7 +374,11 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
     if settings.database_url and not token_file.exists():  # this creates nothing if it fails
         see_database(settings, new_store=new_store)
     token = load_or_make_token(token_file)
-    with _alone_in(settings):
+    with ExitStack() as stack:
+        if settings.database_url:  # the lock of a SQLite database is enough
+            lock = OwnerLock(settings.data_dir / "server", of=settings.data_dir)
+            lock.acquire(now=SystemClock().now(), purpose="server")
+            stack.callback(lock.release)
         listener = _listen(settings)
         try:
             with progress.watched(progress.Lines(_going_on, time.monotonic)):
@@ -435,30 +426,12 @@ def run(settings: Settings, *, new_store: bool = False) -> int:
         return 0
 
 
-@contextmanager
-def _alone_in(settings: Settings) -> Iterator[None]:
-    """Lock the data folder against other servers. With SQLite, the lock of the database is enough.
-
-    Raises:
-        StoreHeld: Another server uses the data folder.
-    """
-    if not settings.database_url:
-        yield
-        return
-    lock = OwnerLock(settings.data_dir / "server", of=settings.data_dir)
-    lock.acquire(now=SystemClock().now(), purpose="server")
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _going_on(text: str) -> None:
     _LOG.info("start.going_on", doing=text)
 
 
 class _StoppedBySignal(Exception):
-    """The server has stopped because of a signal."""
+    """Raised after a signal has stopped the server."""
 
 
 def _raise_interrupt(_number: int, _frame: object) -> None:
@@ -466,7 +439,6 @@ def _raise_interrupt(_number: int, _frame: object) -> None:
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """Bind the port before anything else is changed."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # With the protocol given, asyncio disables Nagle's algorithm, which would delay every response by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -488,7 +460,6 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 async def _leave_note_later(application: Application) -> None:
-    """Try again to write the note until it is written, for example after a full disk has space again."""
     timer = SystemTimer()
     is_left = False
     while not is_left:
@@ -498,7 +469,6 @@ async def _leave_note_later(application: Application) -> None:
 
 
 def _leave_note(application: Application, *, is_again: bool = False) -> bool:
-    """Write the note with the server's address for clients, and return whether this succeeded."""
     settings = application.settings
     note = places.ServerNote(
         url=application.address,

@@ -47,7 +47,7 @@ _ELSEWHERE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """The facts about the store that the data folder and the archive belong to."""
+    """The facts about the expected database that the data folder and the archive contain."""
 
     beside: StoreMark | None
     """The mark file next to the token."""
@@ -66,11 +66,7 @@ class Kept:
 
     @classmethod
     def of(cls, settings: Settings) -> "Kept":
-        """Read the data folder and the archive, unless the archive is disabled or has no repositories.
-
-        If the settings name another database, the mark of a database file is ignored, because the file still
-        exists. The mark of a PostgreSQL database is not ignored, because its address may have been lost from
-        the settings.
+        """Read the facts about the expected database from the data folder and the archive.
 
         Raises:
             ConfigError: A mark cannot be read.
@@ -100,26 +96,25 @@ class Kept:
 
     @property
     def expects_a_store(self) -> bool:
-        """Whether the data folder has had a store, which a new store would replace without notice."""
+        """Whether the data folder belongs to an existing database, which a new database must not replace."""
         return self.beside is not None or bool(self.slugs) or self.has_backups
 
     @property
     def projects(self) -> list[str]:
-        """The slugs of the projects that the store must have, or must have had before."""
+        """The slugs of the projects that the database must contain or must have contained."""
         return sorted({*self.slugs, *(self.archive.logs if self.archive else ())})
 
     @property
     def store_id(self) -> str | None:
-        """The id of the store that was here before, or None if it is unknown."""
+        """The id of the expected database, or None if the id is unknown."""
         mark = self.beside or self.archive
         return None if mark is None else mark.store_id
 
     @contextmanager
     def telling_where(self, found: str | None = None) -> Iterator[None]:
-        """Add the location of the expected store to an error, if this store is elsewhere.
+        """Add the location of the expected database to a WrongStore error that the block raises.
 
-        The location prevents people from restoring a backup in vain. `found` is the id of the store that was
-        found, because the expected store may have been moved.
+        `found` is the id of the opened database, or None.
 
         Raises:
             WrongStore: The block raised this error.
@@ -137,12 +132,10 @@ class Kept:
 
 
 def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store: bool = False) -> Path | None:
-    """Compare a store with the mark files, and write missing marks. Blocks.
+    """Compare a database with the mark files, and write missing mark files.
 
-    Return the folder to which the archive was moved, or None if it was not moved.
-
-    With `new_store`, a store with another id replaces the expected one. The archive is then moved to another
-    folder, because two messages in an archive must never have the same number.
+    Blocks. If `new_store` is True, the database replaces the expected database, and the archive is moved to
+    another folder. Return the new path of the archive, or None if the archive was not moved.
 
     Raises:
         WrongStore: The store does not belong to this data folder. Nothing was changed.
@@ -154,7 +147,14 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
     except WrongStore:
         if not new_store:
             raise
-        aside = _set_aside(settings.storage_root, store.clock.now())
+        root = settings.storage_root
+        aside = root.with_name(f"{root.name}.before-new-store.{store.clock.now()}")
+        try:
+            root.rename(aside)
+        except FileNotFoundError:
+            aside = None
+        except OSError as failure:
+            raise file_error(failure, root) from failure
         kept = Kept(beside=None, archive=None, slugs=[])
     store_id = value.store_id or kept.store_id or secrets.token_hex(16)
     if value.store_id is None:
@@ -167,10 +167,10 @@ def settle_identity(store: Stores, settings: Settings, kept: Kept, *, new_store:
 
 
 def adopt_restored(settings: Settings, clock: Clock) -> Path | None:
-    """Make a restored database the store of this data folder, so that a server can start on it. Blocks.
+    """Make a restored database the expected database of the data folder.
 
-    If the database is older than the archive or has another id, the archive is moved. Return the folder to
-    which it was moved, or None. A data folder whose store is on PostgreSQL does not change.
+    Blocks. If the database is older than the archive, the archive is moved to another folder. Return the new
+    path of the archive, or None if the archive was not moved.
 
     Raises:
         StoreError: The database cannot be opened, or the archive cannot be moved.
@@ -187,9 +187,9 @@ def adopt_restored(settings: Settings, clock: Clock) -> Path | None:
 
 
 def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
-    """Continue with the readable part of a database whose write-ahead log is damaged or lost. Blocks.
+    """Remove the damaged part of a database's write-ahead log, and keep a copy of all files.
 
-    A copy of the database and its damaged log is kept.
+    Blocks.
 
     Raises:
         StoreError: The files cannot be copied, or another process uses the database.
@@ -205,13 +205,12 @@ def give_up_damaged_log(settings: Settings, clock: Clock) -> None:
 
 
 def _wait_for(asked: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine. The coroutine runs on a separate thread, with its own event loop."""
     with ThreadPoolExecutor(max_workers=1) as thread:
         return thread.submit(asyncio.run, asked).result()
 
 
 def refuse_wrong(found: StoreIdentity, kept: Kept, settings: Settings) -> None:
-    """Raise an error if a store does not belong to this data folder.
+    """Raise an error if a database does not belong to the data folder.
 
     Raises:
         WrongStore: The store is empty, older than the archive or has another id.
@@ -222,17 +221,6 @@ def refuse_wrong(found: StoreIdentity, kept: Kept, settings: Settings) -> None:
             raise WrongStore(
                 f"the database {settings.shown_database} {reason}", value=found.store_id, remedy=remedy
             )
-
-
-def _set_aside(root: Path, now: int) -> Path | None:
-    aside = root.with_name(f"{root.name}.before-new-store.{now}")
-    try:
-        root.rename(aside)
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise file_error(error, root) from error
-    return aside
 
 
 def _what_is_wrong(found: StoreIdentity, kept: Kept) -> str:
@@ -249,7 +237,6 @@ def _what_is_wrong(found: StoreIdentity, kept: Kept) -> str:
 
 
 def _what_is_missing(found: StoreIdentity, kept: Kept) -> str:
-    """Return a description of a record in the archive that is missing or different in the store."""
     for slug, made in found.made.items():
         if kept.made.get(slug, made) != made:
             return (
@@ -268,7 +255,6 @@ def _what_is_missing(found: StoreIdentity, kept: Kept) -> str:
 
 
 def _keep(folder: Path, kept: StoreMark | None, mark: StoreMark) -> None:
-    """Write a mark, if it is missing or different. A full disk does not prevent the start of the server."""
     if kept == mark:
         return
     try:

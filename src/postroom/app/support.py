@@ -44,7 +44,10 @@ _CODES: Final = tuple(kind.code for kind in all_errors())
 
 
 def common_documents(settings: Settings) -> dict[str, str]:
-    """Return the files that need no server: versions, settings and the log. Blocks."""
+    """Return the files of a support bundle with versions, settings and the log.
+
+    Blocks.
+    """
     release, is_safe = sqlite_release()
     versions = {
         "postroom": __version__,
@@ -55,15 +58,20 @@ def common_documents(settings: Settings) -> dict[str, str]:
         "sqlite_is_safe": is_safe,
         "libraries": {name: metadata.version(name) for name in _LIBRARIES},
     }
+    shown = []
+    for line in explain(settings):
+        is_plain = line.name in _WORDS or isinstance(getattr(settings, line.name), bool | int | timedelta)
+        origin = "file" if line.origin.startswith("file ") else line.origin  # without the file's path
+        shown.append({"name": line.name, "value": line.value if is_plain else "(hidden)", "from": origin})
     return {
         "versions.json": as_json(versions),
-        "settings.json": as_json(_settings(settings)),
+        "settings.json": as_json(shown),
         "log.txt": _log(settings.data_dir / "server.log"),
     }
 
 
 def outline_documents(outline: Outline) -> dict[str, str]:
-    """Return the files of a support bundle that describe a database, keyed by file name."""
+    """Return the files of a support bundle that describe the database, keyed by file name."""
     steps = [{"step": number, "name": name, "applied_at": at} for number, name, at in outline.steps]
     queue = [
         {**row, "dispatch_id": _id(row["dispatch_id"]), "run_id": _id(row["run_id"])} for row in outline.queue
@@ -77,42 +85,27 @@ def outline_documents(outline: Outline) -> dict[str, str]:
 
 
 def told_findings(findings: Iterable[CheckResult]) -> list[dict[str, object]]:
-    """Return the parts and the facts of findings, without their texts."""
+    """Return the parts, states and facts of check results without their descriptions."""
     return [{"part": result.part, "state": result.state, **result.facts} for result in findings]
 
 
 def told_runners(kept: Sequence[str]) -> list[dict[str, object]]:
-    """Return the kinds of runners, without the names of agents and the texts for programs."""
-    return [_runner(value) for value in kept]
+    """Return the kinds and time limits of runners without names and commands."""
+    told: list[dict[str, object]] = []
+    for value in kept:
+        try:
+            runner = read_runner(value)
+        except InvalidRunner as error:
+            told.append({"error": error.code})
+            continue
+        timeout_s = runner.timeout.total_seconds()
+        told.append({"kind": runner.kind.value, "timeout_s": timeout_s, **_facts(runner)})
+    return told
 
 
 def as_json(found: object) -> str:
-    """Return plain data as a file that people can read."""
+    """Return a value as indented JSON text."""
     return json.dumps(found, indent=1) + "\n"
-
-
-def _settings(settings: Settings) -> list[dict[str, str]]:
-    """Return each setting with the kind of its source, without file paths."""
-    return [
-        {
-            "name": line.name,
-            "value": line.value if _is_plain(settings, line.name) else "(hidden)",
-            "from": "file" if line.origin.startswith("file ") else line.origin,
-        }
-        for line in explain(settings)
-    ]
-
-
-def _is_plain(settings: Settings, name: str) -> bool:
-    return name in _WORDS or isinstance(getattr(settings, name), bool | int | timedelta)
-
-
-def _runner(kept: str) -> dict[str, object]:
-    try:
-        runner = read_runner(kept)
-    except InvalidRunner as error:
-        return {"error": error.code}
-    return {"kind": runner.kind.value, "timeout_s": runner.timeout.total_seconds(), **_facts(runner)}
 
 
 def _facts(runner: AnyRunner) -> dict[str, object]:
@@ -127,37 +120,32 @@ def _facts(runner: AnyRunner) -> dict[str, object]:
         case HttpRunner():
             return {"allow_plain": runner.allow_plain}
         case Runner():
-            return _facts_of_program(runner)
-
-
-def _facts_of_program(runner: Runner) -> dict[str, object]:
-    # Find the name of a runner's program, if it cannot be a text by a person.
-    name = PurePath(runner.argv[0]).name if runner.argv else runner.recipe.value
-    program = name if re.fullmatch(r"[A-Za-z0-9._+-]{1,40}", name) else "(hidden)"
-    return {
-        "recipe": runner.recipe.value,
-        "program": program,
-        "words": len(runner.argv),
-        "prompt": runner.prompt.value,
-        "env": sorted(runner.env),
-        "pass_env": sorted(runner.pass_env),
-        "idle_timeout_s": None if runner.idle_timeout is None else runner.idle_timeout.total_seconds(),
-        "max_output_bytes": runner.max_output_bytes,
-        "resume": runner.resume,
-        "session_per": runner.session_per.value,
-        "is_placed": bool(runner.runs_on),
-        "runs_at_once": runner.runs_at_once,
-    }
+            # Show the name of the program only if it cannot be a text by a person.
+            name = PurePath(runner.argv[0]).name if runner.argv else runner.recipe.value
+            program = name if re.fullmatch(r"[A-Za-z0-9._+-]{1,40}", name) else "(hidden)"
+            idle_timeout = runner.idle_timeout
+            return {
+                "recipe": runner.recipe.value,
+                "program": program,
+                "words": len(runner.argv),
+                "prompt": runner.prompt.value,
+                "env": sorted(runner.env),
+                "pass_env": sorted(runner.pass_env),
+                "idle_timeout_s": None if idle_timeout is None else idle_timeout.total_seconds(),
+                "max_output_bytes": runner.max_output_bytes,
+                "resume": runner.resume,
+                "session_per": runner.session_per.value,
+                "is_placed": bool(runner.runs_on),
+                "runs_at_once": runner.runs_at_once,
+            }
 
 
 def _id(value: object) -> str:
-    """Return a random id unchanged. Return a hash of any other id, so that it is not revealed."""
     text = str(value)
     return text if _ID.fullmatch(text) else f"id-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def _log(file: Path) -> str:
-    """Return the time, level, event and code of the last lines in the log file of a server."""
     try:
         with file.open("rb") as opened:
             opened.seek(max(0, file.stat().st_size - _LOG_BYTES))
@@ -174,16 +162,12 @@ def _log(file: Path) -> str:
 
 
 def _redact_line(line: str) -> str | None:
-    if line.startswith("{"):
-        return _told_json(line)
-    match = _CONSOLE.match(line)
-    if match is None:
-        return None
-    code = next((code for code in _CODE.findall(line) if code in _CODES), None)
-    return " ".join([match[1], match[2], match[3], *([f"code={code}"] if code else [])])
-
-
-def _told_json(line: str) -> str | None:
+    if not line.startswith("{"):
+        match = _CONSOLE.match(line)
+        if match is None:
+            return None
+        word = next((code for code in _CODE.findall(line) if code in _CODES), None)
+        return " ".join([match[1], match[2], match[3], *([f"code={word}"] if word else [])])
     try:
         event: Json = json.loads(line)
     except ValueError:

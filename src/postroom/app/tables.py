@@ -27,7 +27,7 @@ _NAMED: Final = re.compile(r"`(\w+)`")
 
 
 def read_table(table: TableName, told: object, kind: type[T], environment: Mapping[str, str]) -> T:
-    """Convert a table to its struct, with its secrets and the tables within it.
+    """Convert a table of a configuration file to a struct, and read the secrets of the table.
 
     Raises:
         ConfigError: The table is invalid. The error names the table, the name and the remedy.
@@ -36,15 +36,19 @@ def read_table(table: TableName, told: object, kind: type[T], environment: Mappi
 
 
 def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, Any]:
-    """Check a table and the tables within it for unknown names and secrets, without converting values.
+    """Check the names in a configuration table without converting the values.
 
     Raises:
-        ConfigError: As for `read_table`.
+        ConfigError: The table is invalid. The error names the table, the name and the remedy.
     """
     secrets = _secrets(kind)
     if not isinstance(told, dict):
-        ways = f" with {secret_names(secrets)[0]}" if secrets and len(fields_of(kind)) == 1 else ""
-        ways = ways or _ways(told, kind)
+        names = list(fields_of(kind))  # the fields to which the misplaced value may belong
+        if secrets and len(names) == 1:
+            names = [secret_names(secrets)[0]]
+        elif len(fitting := [name for name in names if _fits({name: told}, kind)]) == 1:
+            names = fitting
+        ways = f" with {' or '.join(names)}" if len(names) <= _FEW else ""
         table.refuse("the value is not a table", value=table.name, remedy=f"write it as [{table.name}]{ways}")
     rest = dict(told)
     for name in secrets:
@@ -66,24 +70,7 @@ def check_table(table: TableName, told: object, kind: type[Table]) -> dict[str, 
     return told
 
 
-def _ways(told: object, kind: type[Table]) -> str:
-    """Return a list of the tables to which a misplaced value may belong, or "" if there are too many."""
-    names = list(fields_of(kind))
-    fitting = [name for name in names if _holds(kind, name, told)]
-    chosen = fitting if len(fitting) == 1 else names
-    return f" with {' or '.join(chosen)}" if len(chosen) <= _FEW else ""
-
-
-def _holds(kind: type[Table], name: str, told: object) -> bool:
-    try:
-        msgspec.convert({name: told}, kind)
-    except (ConfigError, msgspec.ValidationError):
-        return False
-    return True
-
-
 def _table_in(kind: inspect.Type) -> tuple[type[Table] | None, bool]:
-    """Return the type of the table in a field, and whether the field contains several named tables."""
     value = bare(kind)
     is_many = isinstance(value, inspect.DictType)
     if isinstance(value, inspect.DictType):
@@ -93,7 +80,6 @@ def _table_in(kind: inspect.Type) -> tuple[type[Table] | None, bool]:
 
 
 def _secrets(kind: type[Table]) -> list[str]:
-    """Return the names of the secrets in a table. Alternative names come last."""
     own = (name for name, item in fields_of(kind).items() if getattr(bare(item), "cls", None) is Secret)
     return [*own, *kind.ALSO]
 
@@ -135,7 +121,6 @@ def _convert(table: TableName, told: Mapping[str, Any], kind: type[T], environme
 def _value(
     table: TableName, name: str, value: Any, kind: inspect.Type, environment: Mapping[str, str]
 ) -> object:
-    """Return the value of a field from the file."""
     if extra_of(kind, "path") and isinstance(value, str) and value:
         return str(places.absolute(value, environment, base=table.file.parent))
     read = extra_of(kind, "read")
@@ -151,10 +136,7 @@ def _value(
 def _refuse_invalid(
     table: TableName, given: Mapping[str, Any], told: Mapping[str, Any], kind: type[Table], why: str
 ) -> None:
-    """Raise an error about a value that msgspec rejected, in the terms of the file.
-
-    `given` contains the values of the table as the file has them. `told` contains the same values after the
-    conversion to the types of their fields.
+    """Raise an error about a value in the configuration file that msgspec has rejected.
 
     Raises:
         ConfigError: Always.
@@ -180,21 +162,17 @@ def _refuse_invalid(
                 f"{name!r} is not valid: write {accepted}", value=name, remedy=f"correct or remove {name}"
             )
         value, wanted = value[name], many.value_type
-    _refuse(table, name, given.get(name, value), wanted)
-
-
-def _refuse(table: TableName, name: str, value: object, wanted: inspect.Type) -> None:
     item = bare(wanted)
     if isinstance(bare(item.item_type) if isinstance(item, inspect.VarTupleType) else item, inspect.StrType):
         text = f"{name} must be {words(wanted)}"  # do not show the value: it may be a misplaced secret
         table.refuse(text, value=name, remedy=f"correct or remove {name}")
-    text = shown(value)
+    text = shown(given.get(name, value))
     table.refuse(f"{name} is {text!r}: write {words(wanted)}", value=text, remedy=f"correct or remove {name}")
 
 
 def _fits(told: object, annotation: object) -> bool:
     try:
         msgspec.convert(told, annotation)
-    except msgspec.ValidationError:
+    except (ConfigError, msgspec.ValidationError):
         return False
     return True

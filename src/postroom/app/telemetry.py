@@ -9,7 +9,9 @@ from postroom.extras import install_command
 
 
 def open_tracing(settings: Settings) -> Tracing:
-    """Return the tracer of calls and runs, according to the settings. Nothing is sent yet. Blocks.
+    """Create the tracer for calls and runs according to the settings.
+
+    Blocks.
 
     Raises:
         MissingExtra: Telemetry is on, but its libraries are not installed.
@@ -28,6 +30,6 @@ def open_tracing(settings: Settings) -> Tracing:
 
 
 def build_traces_url(endpoint: str) -> str:
-    """Return the address for traces: the endpoint with its own path, or else with the default path."""
+    """Return the URL to which traces are sent; the default path is `/v1/traces`."""
     path = urlsplit(endpoint).path
     return endpoint if path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from postroom.contracts.errors import ConfigError, StoreFull
-from postroom.contracts.tokens import RUN_PREFIX, TOKEN_PREFIX
+from postroom.contracts.tokens import PLATFORM_TOKENS, RUN_PREFIX, TOKEN_PREFIX
 from postroom.rights import denied
 
 SERVER_PREFIX: Final = "prm_"
@@ -27,10 +27,10 @@ _ID_LENGTH: Final = 12
 
 _FORM: Final = re.compile(r"prm_[A-Za-z0-9_-]{43}")
 _SECRETS: Final = re.compile(
-    r"(pr[almrt]_|xox[a-z]-|gh[a-z]_|sk-|eyJ)[A-Za-z0-9_.-]{8,}"  # postroom, Slack, GitHub, models, JWT
+    r"(pr[almrt]_|gh[a-z]_|sk-|eyJ)[A-Za-z0-9_.-]{8,}"  # postroom, GitHub, models, JWT
     r"|\b(bearer\s+)[^\s\"',]{8,}"
     r"|(://[^/\s:@]*:)[^/\s@]+(?=@)"  # the password in an address
-    r"|\b(\d{8,10}:)[A-Za-z0-9_-]{35}\b",  # the token of a Telegram bot
+    rf"|{PLATFORM_TOKENS.pattern}",
     re.IGNORECASE,
 )
 _PASSWORD: Final = re.compile(r"://[^/\s]*@")
@@ -39,9 +39,9 @@ _SHARED: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def load_or_make_token(path: Path) -> str:
-    """Return the server's token, after creating a missing one. Concurrent callers get the same token.
+    """Return the server's token; create the token file if the file is missing.
 
-    A new token is on disk completely before its file gets its name. The file has mode 0600.
+    All concurrent callers get the same token. The token file has mode 0600.
 
     Raises:
         ConfigError: Other users can read the file, another user owns it, it contains no token, or the folder
@@ -67,7 +67,6 @@ def load_or_make_token(path: Path) -> str:
 
 
 def _unusable(path: Path, error: OSError) -> ConfigError:
-    """Return the error for a token file that can be neither read nor created. The error names the owner."""
     text = f"the token file {path} cannot be read or created"
     value = denied(path, os.R_OK) or denied(path, os.R_OK | os.W_OK)
     if value is None:
@@ -83,21 +82,18 @@ def _unusable(path: Path, error: OSError) -> ConfigError:
 
 
 def new_run_token(server: str) -> str:
-    """Return a new token for a run, which exists only in memory and in the environment of the run.
-
-    The token contains the tag of the server that issues it.
-    """
+    """Return a new token for a run; `server` is the tag of the server that issues the token."""
     return f"{RUN_PREFIX}{server}_{secrets.token_urlsafe(32)}"
 
 
 def new_agent_token() -> str:
-    """Return a new token for an agent. Store only the hash of the token."""
+    """Return a new token for an agent; the caller must store only the hash of the token."""
     return AGENT_PREFIX + secrets.token_urlsafe(32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewToken:
-    """A new named token, as its holder receives it. Only the field `token` is secret."""
+    """A new named token; only the field `token` is secret."""
 
     id: str
     token: str = field(repr=False)
@@ -105,30 +101,30 @@ class NewToken:
 
 
 def new_named_token() -> NewToken:
-    """Return a new named token: a public id and 256 random bits."""
+    """Return a new named token with a public id and 256 random bits."""
     token_id = "".join(secrets.choice(_ID_LETTERS) for _ in range(_ID_LENGTH))
     token = f"{TOKEN_PREFIX}{token_id}_{secrets.token_urlsafe(32)}"
     return NewToken(id=token_id, token=token, hash=_digest(token).hex())
 
 
 def token_check(expected: str) -> Callable[[str], bool]:
-    """Return a function that compares tokens with the expected token, without revealing that token."""
+    """Return a function that compares tokens with the expected token in constant time."""
     digest = _digest(expected)
     return lambda given: hmac.compare_digest(_digest(given), digest)
 
 
 def derived_key(token: str, purpose: str) -> bytes:
-    """Return 32 bytes for a purpose, which only a holder of the token can compute."""
+    """Return a 32-byte key for a purpose that only a holder of the token can compute."""
     return hmac.digest(token.encode(), purpose.encode(), "sha256")
 
 
 def redact(text: str) -> str:
-    """Mask everything in a text that looks like a token or a bearer header."""
-    return _SECRETS.sub(lambda match: f"{match[match.lastindex or 1]}***", text)
+    """Mask all tokens and bearer headers in a text."""
+    return _SECRETS.sub(lambda match: f"{match[match.lastindex or 1] or ''}***", text)
 
 
 def shown(value: object) -> str:
-    """Return a value as text for errors, without tokens and passwords, and with at most 200 characters."""
+    """Return a value as text for error messages, with secrets masked and at most 200 characters long."""
     return _PASSWORD.sub("://***@", redact(str(value)))[:200]
 
 
@@ -174,10 +170,6 @@ def _read(path: Path) -> str | None:
 
 
 def _publish(path: Path, token: str) -> None:
-    """Write the token to a temporary file, and link the file to its name.
-
-    Of concurrent callers, exactly one succeeds.
-    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

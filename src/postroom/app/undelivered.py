@@ -20,22 +20,18 @@ MAX_DEAD: Final = 500
 
 
 class UndeliveredService:
-    """Manages the dead letters of chats."""
+    """Lists, retries and discards the dead letters of chats."""
 
     def __init__(self, stores: RunStores, adapters: Sequence[BasePlatformAdapter] = ()) -> None:
-        """`adapters` are the channels that can deliver the dead letters."""
         self._kept, self._outbox = stores.store, stores.outbox
         self._speakers = adapters
 
     async def dead(self) -> UndeliveredList:
-        """Return up to 500 undelivered messages."""
+        """Return up to 500 dead letters of chats."""
         return {"undelivered": await self._kept.read(_list_waiting)}
 
     async def revive(self, outbox_id: str) -> StoredEffect:
-        """Retry a dead letter, given by a unique prefix of its id.
-
-        A message that no channel of this server can deliver stays a dead letter.
-        """
+        """Retry the dead letter whose id starts with `outbox_id`."""
         named = await self._find_dead_letter(outbox_id)
         if named.payload.get("kind") == ReplyKind.UPDATE:
             raise InvalidArgument(
@@ -50,14 +46,14 @@ class UndeliveredService:
         return {"outbox_id": row.outbox_id, "status": row.status.value}
 
     async def discard(self, outbox_id: str) -> DiscardedEffect:
-        """Discard a dead letter, given by a unique prefix of its id."""
+        """Discard the dead letter whose id starts with `outbox_id`."""
         named = await self._find_dead_letter(outbox_id)
         if not await self._outbox.discard(named.outbox_id):
             raise _not_dead(outbox_id)
         return {"outbox_id": named.outbox_id, "discarded": True}
 
     async def _find_dead_letter(self, outbox_id: str) -> OutboxMessage:
-        """Return the dead letter with this id, or with this unique prefix of its id.
+        """Return the dead letter whose id starts with `outbox_id`.
 
         Raises:
             InvalidArgument: There is no such dead letter, or several ids have this prefix.
@@ -72,7 +68,7 @@ class UndeliveredService:
         return rows[meant]
 
     def _refuse_unsayable(self, target: str) -> None:
-        """Raise an error if nobody would receive a retried message.
+        """Raise an error if no chat can receive the retried message.
 
         Raises:
             InvalidArgument: No channel of this server serves the bot, or its caller no longer waits.
@@ -93,7 +89,6 @@ class UndeliveredService:
 
 
 def _may_speak(adapter: BasePlatformAdapter, target: str) -> bool:
-    """Return whether a channel can deliver to a target, as far as it knows its bot."""
     platform, account = adapter.platform.value, adapter.account
     if account == UNKNOWN_ACCOUNT:
         return target.startswith(target_name(platform, ""))

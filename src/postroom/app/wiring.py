@@ -58,7 +58,7 @@ LOG_RESERVE = 8 << 20
 
 
 class Declared(NamedTuple):
-    """The contents of the configuration files without the settings."""
+    """The declarations in the configuration files: agents, budgets, retention rules and chats."""
 
     agents: Sequence[DeclaredAgent] = ()
     budgets: Sequence[Budget] = ()
@@ -71,7 +71,7 @@ _LOG = get_logger(__name__)
 
 
 class Application:
-    """A running installation: the store, the services that use it, and the background work."""
+    """A running installation: the database, the services, and the background work."""
 
     def __init__(
         self,
@@ -83,7 +83,10 @@ class Application:
         *,
         address: str = "",
     ) -> None:
-        """Create and connect all parts without starting them. The server listens on `address`."""
+        """Create all parts of the installation without starting them.
+
+        `address` is the address on which the server listens.
+        """
         self.settings, self.store, self.clock, self.address = settings, store, clock, address
         self.metrics = Metrics(store, clock)
         self.mail = Mail(
@@ -156,17 +159,17 @@ class Application:
         address: str = "",
         new_store: bool = False,
     ) -> "Application":
-        """Lock the database, and create all parts without starting them. Blocks.
+        """Lock the database, and create all parts without starting them.
 
-        `declared` contains the contents of the configuration files. Without `clock`, the clock of the
-        database is used. The server listens on `address`. With `new_store`, the existing database, or a new
-        one, replaces the expected database, and the earlier archive is moved to another folder.
+        Blocks. `declared` contains the contents of the configuration files. The default of `clock` is the
+        database's clock. `address` is the address on which the server listens. If `new_store` is True, the
+        database replaces the expected database, and the archive is moved to another folder.
 
         Raises:
             WrongStore: The database is missing, empty, older than the archive or has another id, or its log
                 is damaged.
             StoreHeld, SchemaTooNew, StoreReadOnly: This process cannot use the database.
-                ConfigError, StoreUnavailable: The database server rejects the connection, or does not answer.
+            ConfigError, StoreUnavailable: The database server rejects the connection, or does not answer.
             ConfigError: A channel cannot be created from its configuration.
             MissingExtra: A configured part needs libraries that are not installed.
         """
@@ -191,18 +194,17 @@ class Application:
             raise
 
     def reaches(self, place: ChatAddress) -> bool:
-        """Return whether there is a channel to a chat."""
+        """Return whether a channel of this server can send messages to a chat."""
         return self.gateway is not None and self.gateway.mail_outbox.reaches(place)
 
     def answers_chats(self, whom: str) -> bool:
-        """Return whether a rule for chats names this person or agent to answer."""
+        """Return whether the gateway file names a person or agent to answer in chats."""
         return self.gateway is not None and self.gateway.names(whom)
 
     def _places(self) -> list[str]:
         return [socket.gethostname(), *self.settings.labels]
 
     def _leases(self) -> Leases:
-        """Create the leases. Leases decide which exclusive work this server does."""
         host, this = socket.gethostname(), own_process(programs_dir(self.settings.data_dir))
         leases = Leases(
             self.store.store,
@@ -241,7 +243,6 @@ class Application:
         )
 
     def _gateway(self, told: "GatewayFile", delivery: StoredChatDelivery) -> "ChatService":
-        """Create the gateway that `gateway.toml` configures."""
         from postroom.app.gateway_wiring import ChatService  # imported only if there are chats
 
         whose = in_chats(told)
@@ -269,12 +270,12 @@ class Application:
         return (await self.store.identity()).store_id or ""
 
     async def backlogs(self) -> dict[str, Backlog]:
-        """Return the number of waiting effects and of dead letters in the outbox, keyed by kind."""
+        """Return the number of waiting effects and dead letters for each kind of effect."""
         kinds = {ARCHIVE, *self.relay.handlers}
         return await self.store.store.read(lambda tx: {kind: tx.outbox.backlog(kind) for kind in kinds})
 
     def mcp_server(self) -> "PostroomMcpServer":
-        """Create an MCP server for this application, which can have several."""
+        """Create an MCP server for this application; the function may be called more than once."""
         from postroom.mcp_server.server import PostroomMcpServer  # loads the SDK
         from postroom.mcp_server.windows import Windows
         from postroom.services.questions import QuestionService
@@ -297,11 +298,7 @@ class Application:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Perform the effects of the outbox while any caller is inside this context.
-
-        One of the callers performs the effects. When this caller leaves the context, another caller continues
-        to perform them.
-        """
+        """Deliver the effects in the outbox while at least one caller is in this context manager."""
         leaving, has_turn = asyncio.Event(), asyncio.Event()
 
         async def in_turn() -> None:
@@ -321,7 +318,6 @@ class Application:
                     turn.cancel()
 
     def _keep_token(self, slug: str, name: str) -> tuple[str, str]:
-        """Create a token for an agent, and store it in a file that only this user can read."""
         token = new_agent_token()
         path = agent_token_dir(self.settings.data_dir) / slug / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -329,13 +325,13 @@ class Application:
         return token, str(path)
 
     def close(self) -> None:
-        """Finish submitted work, and release the database. A second call does nothing."""
+        """Finish submitted work, and close the database; a second call does nothing."""
         self.store.close()
         self.mail.tracing.close()
 
 
 def in_chats(chats: "GatewayFile | None") -> Callable[[str], tuple[str, str] | None]:
-    """Return a function that returns the registered agent that answers on a thread of a chat, if any."""
+    """Return a function that maps a chat thread to the project and name of a registered agent, or to None."""
 
     def whose(thread_id: str) -> tuple[str, str] | None:
         is_chat = chats is not None and thread_id.startswith(CHAT_THREAD)
@@ -346,7 +342,9 @@ def in_chats(chats: "GatewayFile | None") -> Callable[[str], tuple[str, str] | N
 
 
 def see_database(settings: Settings, *, new_store: bool) -> None:
-    """Check the database before a data folder is created: open and close it. Blocks.
+    """Check that a server can use the database, by opening and closing the database.
+
+    Blocks.
 
     Raises:
         PostroomError: The database cannot be used. The errors are those of `Application.open`.
@@ -376,7 +374,7 @@ def _open_store(
 
 
 def read_rules(settings: Settings) -> Rules:
-    """Return the rules for mail that the settings contain."""
+    """Return the mail rules that the settings contain."""
     return Rules(
         verified=settings.verified,
         owner=settings.owner,

@@ -24,7 +24,14 @@ app.command("set-runner")(runners.set_runner)
 
 @shows(app, "remove_runner")
 def _(found: dict[str, Any], sent: dict[str, Any]) -> str:
-    return f"{show.line(sent['agent'])} has {'no runner now' if found.get('removed') else 'no runner'}."
+    name = show.line(sent["agent"])
+    told = [f"{name} has {'no runner now' if found.get('removed') else 'no runner'}."]
+    told += [
+        f"Question {number} stays open. An answer ends its run as failed, unless {name} has a runner again "
+        f"by then. To close the question, cancel the run that `postroom questions show {number}` names."
+        for number in found.get("open_questions") or ()
+    ]
+    return "\n".join(told)
 
 
 @shows(app, "list_runners")

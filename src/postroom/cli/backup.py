@@ -19,8 +19,6 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 class _MakesOne(TyperGroup):
-    """A group of commands that runs `create` if the arguments name no command of the group."""
-
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         named = bool(args) and (args[0] in self.commands or args[0] == "--help")
@@ -88,8 +86,20 @@ def list_(
 
     with show.progress(as_json=as_json):
         items = examined_backups(_folder(data_dir), check=check)
-    document = {"backups": items}
-    show.answer(document, as_json=as_json, text=lambda: "\n".join(map(_line, items)) or "No backups.")
+    rows = [
+        (
+            item["name"],
+            item["made_at"],
+            f"{item['size']:,}",
+            f"damaged: {item['fault']}" if item["fault"] else "whole" if item["checked"] else "",
+        )
+        for item in items
+    ]
+    show.answer(
+        {"backups": items},
+        as_json=as_json,
+        text=lambda: show.table(("NAME", "MADE", "BYTES", "STATE"), rows, none="No backups."),
+    )
     if any(item["fault"] for item in items):
         raise typer.Exit(1)
 
@@ -179,11 +189,6 @@ def _folder(data_dir: Path | None) -> Path:
     from postroom.app.config import load_settings
 
     return get_backups_folder(load_settings(overrides={"data_dir": data_dir}))
-
-
-def _line(one: dict[str, object]) -> str:
-    state = f"damaged: {one['fault']}" if one["fault"] else ("whole" if one["checked"] else "")
-    return f"{show.line(one['name']):<40} {one['made_at']}  {one['size']:>15,} bytes  {state}".rstrip()
 
 
 def _print_check(document: dict[str, object]) -> str:

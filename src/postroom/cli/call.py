@@ -42,10 +42,7 @@ _TYPES: Final[Mapping[str, Any]] = {
 
 
 def named_project(text: str) -> str:
-    """Return the key of a project.
-
-    If the text is the name of a folder in the current folder, the key is the path of that folder.
-    """
+    """Return the project key for a folder, a path or a slug."""
     return project_key(os.path.join(os.curdir, text) if text and Path(text).is_dir() else text)  # noqa: PTH118 - a Path drops the dot
 
 
@@ -81,11 +78,11 @@ _KINDS: Final[Mapping[str | None, _Kind]] = {
 
 
 def perform(server: Server, name: str, /, **given: object) -> dict[str, Any]:
-    """Call an administration operation of a server, and return its answer.
+    """Call an administration operation of a server, and return the response.
 
     Raises:
         ServerUnavailable: The server does not answer in time.
-        PostroomError: The server returned an error. The class of the exception depends on its code.
+        PostroomError: The server returned an error. The class of the exception depends on the error code.
     """
     row = TABLE[name]
     method, path = str(row["method"]), str(row["path"])
@@ -101,21 +98,21 @@ def perform(server: Server, name: str, /, **given: object) -> dict[str, Any]:
 
 
 def call(name: str, /, *, data_dir: Path | None = None, **given: object) -> dict[str, Any]:
-    """Call an administration operation of the running server, and return its answer.
+    """Call an administration operation of the running server, and return the response.
 
     Raises:
         ServerUnavailable: No server runs, or the server does not answer in time.
-        PostroomError: The server returned an error. The class of the exception depends on its code.
+        PostroomError: The server returned an error. The class of the exception depends on the error code.
     """
     timeout = MAX_WAIT if "doing" in TABLE[name] else ANSWER_TIMEOUT
     return perform(Server.find(data_dir=data_dir, timeout=timeout), name, **given)
 
 
 def shows(app: typer.Typer, name: str) -> Callable[[Callable[..., str]], Callable[..., None]]:
-    """Return a decorator that adds the command of an operation to a group.
+    """Return a decorator that adds the command for an operation to a command group.
 
-    The decorated function returns the text to show to people. The function gets the answer and, if it has two
-    parameters, the fields that were sent.
+    The decorated function gets the server's response, and optionally the sent fields. The function returns
+    the text for people.
     """
     row = TABLE[name]
     fields: list[Mapping[str, Any]] = row["fields"]
@@ -165,15 +162,10 @@ def shows(app: typer.Typer, name: str) -> Callable[[Callable[..., str]], Callabl
 
 
 def _hidden(field: Mapping[str, Any]) -> str:
-    """Return the name of the hidden option for a positional argument, which release 0.2.0 had."""
     return f"{field['name']}_option"
 
 
 def _parameter_type(field: Mapping[str, Any], *, hidden: bool = False) -> tuple[Any, Any]:
-    """Return the annotation of a field for typer, and its default value, or `...` for a required field.
-
-    With `hidden`, a positional argument becomes an option that the help does not show.
-    """
     shared = _KINDS.get(field.get("kind"), _PLAIN)
     if shared.option is not None:
         return shared.option, shared.default

@@ -25,7 +25,7 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> Endpoint:
-    """Return the server's endpoint, from `POSTROOM_URL` or the note of a server on this machine.
+    """Return the address and token of the server that `POSTROOM_URL` or the server note names.
 
     Raises:
         ServerUnavailable: The variable is not set, and there is no note.
@@ -33,7 +33,9 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
     """
     folder = data_dir or places.data_dir(environment)
     named = environment.get("POSTROOM_URL", "")
-    note = None if named else _note(folder)
+    note = None if named else places.read_server_note(folder)
+    if not named and note is None:
+        raise ServerUnavailable(f"no server is running for {folder}", value=str(folder))
     text = environment.get("POSTROOM_MCP_PATH") or (note.mcp_path if note else "mcp")
     mcp_path = "/" + text.strip("/")
     url = (note.url if note else named).rstrip("/").removesuffix(mcp_path)
@@ -43,14 +45,9 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
         # Never send the token of this machine's server to a server on another machine.
         token = _kept_token(places.token_file(folder))
     agent_token = environment.get("POSTROOM_AGENT_TOKEN", "")
-    return Endpoint(url=url, mcp_path=mcp_path, token=_plain(token), agent_token=_plain(agent_token))
-
-
-def _note(folder: Path) -> places.ServerNote:
-    note = places.read_server_note(folder)
-    if note is None:
-        raise ServerUnavailable(f"no server is running for {folder}", value=str(folder))
-    return note
+    return Endpoint(
+        url=url, mcp_path=mcp_path, token=_plain(token or agent_token), agent_token=_plain(agent_token)
+    )
 
 
 def _kept_token(path: Path) -> str:
@@ -77,7 +74,7 @@ def _plain(token: str) -> str:
 
 
 class Server:
-    """Calls the running server, for commands."""
+    """A client for the running server, which the commands use."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: timedelta = ANSWER_TIMEOUT) -> None:
         self.endpoint = endpoint
@@ -87,7 +84,7 @@ class Server:
 
     @classmethod
     def find(cls, *, data_dir: Path | None = None, timeout: timedelta = ANSWER_TIMEOUT) -> "Server":
-        """Find the server that the environment of this process names, without checking that it answers.
+        """Return a client for the server that the environment names, without connecting to the server.
 
         Raises:
             ServerUnavailable: No variable and no note names a server.
@@ -96,11 +93,11 @@ class Server:
         return cls(locate(places.environment(), data_dir=data_dir), timeout=timeout)
 
     def call_tool(self, name: str, arguments: Mapping[str, object]) -> object:
-        """Call a tool, without arguments that are None, and return its answer as plain data.
+        """Call an MCP tool, and return the result as plain data; arguments that are None are not sent.
 
         Raises:
             ServerUnavailable: There was no answer in time. The call may have been executed.
-            PostroomError: The tool returned an error. The class of the exception depends on its code.
+            PostroomError: The tool returned an error. The class of the exception depends on the error code.
         """
         by_key = {key: value for key, value in arguments.items() if value is not None}
         _refuse_broken_text(by_key)
@@ -112,13 +109,33 @@ class Server:
             "params": {"name": name, "arguments": by_key},
         }
         headers = {"Accept": "application/json, text/event-stream", "MCP-Protocol-Version": PROTOCOL_VERSION}
-        answer = _answer_to(named, self._exchange("POST", self._tools, document, headers))
+        reply = self._exchange("POST", self._tools, document, headers)
+        documents = [reply.json()]
+        if reply.content_type == "text/event-stream":
+            pieces = iter((reply.body, b""))
+            documents = [json.loads(data) for data in events(lambda _: next(pieces))]
+        answers = (
+            item
+            for item in documents
+            if isinstance(item, dict)
+            and item.get("id") in (named, None)
+            and ("result" in item or "error" in item)
+        )
+        answer = next(answers, None)
+        if answer is None and not 200 <= reply.status < 300:
+            raise refused(reply)
+        if answer is None:
+            raise PostroomError(
+                "the server's answer does not match the call",
+                value=reply.content_type,
+                remedy="run `postroom status`",
+            )
         if isinstance(error := answer.get("error"), Mapping):
             raise protocol_failure(error)
         return tool_result(answer.get("result"))
 
     def download(self, path: str, query: Mapping[str, object]) -> bytes:
-        """Return the server's response to a request for a path, as bytes.
+        """Send a GET request to the server, and return the response body as bytes.
 
         Raises:
             ServerUnavailable: There was no answer in time.
@@ -130,7 +147,7 @@ class Server:
         return reply.body
 
     def admin(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, object]:
-        """Call an administration route, and return the answer as plain data.
+        """Call an administration route, and return the response as plain data.
 
         Raises:
             ServerUnavailable: There was no answer in time.
@@ -150,7 +167,7 @@ class Server:
     def admin_long(
         self, doing: str, method: str, path: str, body: Mapping[str, object] | None = None
     ) -> dict[str, object]:
-        """Call an administration route that takes long, and report its progress.
+        """Call an administration route that takes a long time, and show the progress of the call.
 
         Raises:
             ServerUnavailable, PostroomError: As for `admin`.
@@ -181,7 +198,7 @@ class Server:
             asking.join()
 
     def is_ready(self) -> bool:
-        """Return whether the server reports that it is ready."""
+        """Return whether the server answers and is ready."""
         try:
             return (
                 exchange(self.endpoint, Call(method="GET", path="/readyz"), timeout=self._timeout).status
@@ -200,7 +217,7 @@ class Server:
 
 
 def with_query(path: str, fields: Mapping[str, object]) -> str:
-    """Return a path with these fields as its query. A list becomes one parameter for each entry.
+    """Return a path with a query; a list becomes one query parameter for each entry.
 
     Raises:
         InvalidArgument: A field is not valid UTF-8.
@@ -210,7 +227,6 @@ def with_query(path: str, fields: Mapping[str, object]) -> str:
 
 
 def _refuse_broken_text(fields: Mapping[str, object]) -> None:
-    """Raise InvalidArgument if a field contains surrogates, with which Python keeps bytes outside UTF-8."""
     for name, value in fields.items():
         try:
             json.dumps(value, ensure_ascii=False).encode()
@@ -218,33 +234,6 @@ def _refuse_broken_text(fields: Mapping[str, object]) -> None:
             raise errors.InvalidArgument(
                 f"`{name}` is not valid UTF-8", remedy="pass text that is encoded as UTF-8"
             ) from error
-
-
-def _answer_to(named: int, reply: Reply) -> dict[str, object]:
-    """Return the JSON-RPC answer to a request, from the body or from the last event of a stream.
-
-    Raises:
-        PostroomError: The reply contains no answer.
-    """
-    if reply.content_type == "text/event-stream":
-        pieces = iter((reply.body, b""))
-        documents = [json.loads(data) for data in events(lambda _: next(pieces))]
-    else:
-        documents = [reply.json()]
-    for document in documents:
-        if (
-            isinstance(document, dict)
-            and document.get("id") in (named, None)
-            and ("result" in document or "error" in document)
-        ):
-            return document
-    if not 200 <= reply.status < 300:
-        raise refused(reply)
-    raise PostroomError(
-        "the server's answer does not match the call",
-        value=reply.content_type,
-        remedy="run `postroom status`",
-    )
 
 
 _BY_CODE: Final = {kind.code: kind for kind in errors.all_errors()}
@@ -265,7 +254,7 @@ _BY_STATUS: Final[dict[int, type[errors.PostroomError]]] = {
 
 
 def events(read: Callable[[int], bytes]) -> Iterator[str]:
-    """Yield the data of each event in a `text/event-stream` as it arrives.
+    """Yield the data of each event in a `text/event-stream` when the event arrives.
 
     Raises:
         TooLarge: An event exceeds `LARGEST_ANSWER`.
@@ -293,7 +282,7 @@ def _lines(read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 def rebuilt(document: Mapping[str, object]) -> errors.PostroomError:
-    """Return the error that a document describes. The class of the error depends on its code."""
+    """Return the error in an error document from the server; the error code selects the class."""
     code = str(document.get("code", ""))
     details = document.get("details")
     known_values = dict(details) if isinstance(details, Mapping) else {}
@@ -345,33 +334,28 @@ def protocol_failure(error: Mapping[str, object]) -> errors.PostroomError:
 
 
 def tool_result(result: object) -> object:
-    """Return the answer of a tool: an object, a list or a text.
-
-    MCP wraps a list in an object with the only key `result`; the list is returned without this object.
+    """Return the result of an MCP tool call as plain data: an object, a list or a text.
 
     Raises:
-        PostroomError: The tool returned an error. The class of the exception depends on its code.
+        PostroomError: The tool returned an error. The class of the exception depends on the error code.
     """
     if not isinstance(result, Mapping):
         raise errors.PostroomError("the server's answer contains no result", value=result)
     structured = result.get("structuredContent")
     if result.get("isError"):
-        raise _tool_failure(structured, _text(result))
+        if isinstance(structured, Mapping) and isinstance(error := structured.get("error"), Mapping):
+            raise rebuilt(error)
+        text = _text(result)
+        try:
+            document = json.loads(text)
+        except ValueError:
+            document = None
+        if isinstance(document, dict) and isinstance(error := document.get("error"), dict):
+            raise rebuilt(error)
+        raise errors.InvalidArgument(text or "the tool failed without a message")
     if isinstance(structured, Mapping):
         return structured["result"] if set(structured) == {"result"} else dict(structured)
     return _text(result)
-
-
-def _tool_failure(structured: object, text: str) -> errors.PostroomError:
-    if isinstance(structured, Mapping) and isinstance(error := structured.get("error"), Mapping):
-        return rebuilt(error)
-    try:
-        document = json.loads(text)
-    except ValueError:
-        document = None
-    if isinstance(document, dict) and isinstance(error := document.get("error"), dict):
-        return rebuilt(error)
-    return errors.InvalidArgument(text or "the tool failed without a message")
 
 
 def _text(result: Mapping[str, object]) -> str:

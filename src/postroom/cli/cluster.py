@@ -26,7 +26,7 @@ def cluster(ctx: typer.Context, data_dir: DataDir = None, as_json: AsJson = Fals
 
 @shows(app, "show_cluster")
 def status(found: dict[str, Any]) -> str:
-    """Return the servers and their exclusive tasks as two tables."""
+    """Return a table of the servers, and a table of the tasks that only one server may do."""
     servers = [
         (
             f"{item['name']}{' (this one)' if item['is_this'] else ''}",

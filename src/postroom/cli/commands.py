@@ -29,7 +29,10 @@ _GROUPS: Final[Mapping[str, str]] = {"backup": "backup.backups", "config": "sett
 
 
 def tree(only: str = "") -> typer.Typer:
-    """Return the commands of the module with the command `only`, or all commands if no module has it."""
+    """Return the tree of commands.
+
+    If `only` names a command, only the module with this command is loaded.
+    """
     names = [name for group in GROUPS.values() for name in group]
     app = typer.Typer(
         name="postroom",

@@ -20,11 +20,6 @@ Complete = Callable[[Any, str], list[tuple[str, str]]]
 
 
 def _completion_function(look: Look) -> Complete:
-    """Return a completion function that offers the values from `look` with their descriptions.
-
-    The completion function hides failures, because a shell cannot show them.
-    """
-
     def complete(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
         try:
             server = Server.find(timeout=_PATIENCE)

@@ -18,7 +18,7 @@ LARGEST_ATTACHMENTS: Final = 512 * 1024 * 1024
 
 
 def message_text(argument: str | None, file: str | None, attached: Sequence[Path] = ()) -> str:
-    """Return the text of a message, from an argument, a file, or standard input (`-`).
+    """Return the text of a message from an argument, a file or standard input (`-`).
 
     Raises:
         InvalidArgument: The message has no text or two texts, the text is not UTF-8, or the text is empty and
@@ -59,7 +59,7 @@ def _given_text(argument: str | None, file: str | None) -> str:
 
 
 def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
-    """Return files in the form that a call needs, or None if there are no files.
+    """Read files, and return their contents in the form of a tool argument; return None without files.
 
     Raises:
         InvalidPath: A file cannot be read.
@@ -87,9 +87,10 @@ def attachments(files: Sequence[Path]) -> list[dict[str, str]] | None:
 
 
 def save_file(folder: Path, name: str, content: bytes) -> Path:
-    """Write a file into a folder, and return its path. A number is added to a name that is in use.
+    """Write a file to a folder, and return the path of the file.
 
-    A file that already exists with the same name and content is used again.
+    A number is added to the name if the folder contains another file with this name. No copy is written if
+    the folder contains a file with the same name and content.
 
     Raises:
         InvalidPath: The folder cannot be created, or the file cannot be written.

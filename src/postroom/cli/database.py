@@ -74,11 +74,6 @@ def copy(
 
 
 def _parse_location(text: str, schema: str) -> "Path | tuple[str, str]":
-    """Return the file, or the address and the schema of the database server, that a text names.
-
-    Raises:
-        InvalidArgument: The text is neither a file nor an address.
-    """
     if is_postgres_address(text):
         try:
             refuse_malformed_address(text)

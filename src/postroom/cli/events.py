@@ -67,40 +67,26 @@ def events(
 @shows(app, "catch_up")
 def _(found: dict[str, Any]) -> str:
     lines = (*summary_lines(found), f"Next time: postroom catch-up --after {found['next']}")
-    return "\n".join(map(show.moment, lines))
+    return "\n".join(show.folded(show.moment(line), "    ") for line in lines)
 
 
 def _stored_events(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
-    """Yield the stored events after the number `after`, up to the newest event.
-
-    Raises:
-        PostroomError: The log cannot be read.
-    """
     server = Server.find()
-    cursor = _beginning(server, asked) if after is None else after
+    if after is None:  # start with the oldest stored event
+        try:
+            answer = _ask(server, "fetch_events", {**asked, "after": 0, "limit": 1})
+            after = int(str(answer["oldest"]))
+        except CursorExpired as error:
+            after = int(str(error.details["oldest"]))
     while True:
-        answer = _ask(server, "fetch_events", {**asked, "after": cursor, "limit": PAGE})
+        answer = _ask(server, "fetch_events", {**asked, "after": after, "limit": PAGE})
         yield from show.items(answer.get("events"))
-        cursor = int(str(answer["next"]))
-        if cursor >= int(str(answer["newest"])):
+        after = int(str(answer["next"]))
+        if after >= int(str(answer["newest"])):
             return
 
 
-def _beginning(server: Server, asked: Mapping[str, object]) -> int:
-    """Return the number before that of the oldest stored event."""
-    try:
-        answer = _ask(server, "fetch_events", {**asked, "after": 0, "limit": 1})
-    except CursorExpired as error:
-        return int(str(error.details["oldest"]))
-    return int(str(answer["oldest"]))
-
-
 def _follow_events(asked: Mapping[str, object], after: int | None) -> Iterator[Mapping[str, Any]]:
-    """Yield each event after the number `after`, or each new event, exactly once.
-
-    Raises:
-        PostroomError: The log cannot be followed, and a retry does not help.
-    """
     patience = Patience()
     while True:
         leave_when_unread()

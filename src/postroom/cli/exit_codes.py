@@ -44,7 +44,7 @@ CODES: Final[dict[type[errors.PostroomError], int]] = {
 
 
 def exit_code(error: errors.PostroomError) -> int:
-    """Return the exit code for a failure. Only a failure that can be retried counts as temporary."""
+    """Return the exit code for an error; a retryable error has the code for a temporary failure."""
     if error.retryable:
         return TEMPORARY
     return next(CODES[kind] for kind in type(error).__mro__ if kind in CODES)

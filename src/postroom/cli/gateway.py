@@ -10,7 +10,7 @@ from postroom.cli import loading, show
 from postroom.cli.call import call, perform, shows
 from postroom.cli.client import Server
 from postroom.cli.help_text import command_group
-from postroom.cli.options import AsJson, DataDir
+from postroom.cli.options import AsJson, DataDir, LogFormat, LogLevel
 from postroom.contracts.errors import (
     ConfigError,
     InvalidArgument,
@@ -46,20 +46,8 @@ def run(
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[int | None, typer.Option(metavar="PORT", min=0, max=65535, help="Port.")] = None,
     data_dir: DataDir = None,
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"] | None,
-        typer.Option(
-            case_sensitive=False,
-            help="The minimum level of the events that are logged.",
-        ),
-    ] = None,
-    log_format: Annotated[
-        Literal["console", "json"] | None,
-        typer.Option(
-            case_sensitive=False,
-            help="The log format.",
-        ),
-    ] = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
 ) -> None:
     """Start the server like `postroom up`. Exit code 78 if there is no gateway.toml."""
     from postroom.app.config import load_settings
@@ -118,7 +106,17 @@ def people(
         show.answer(gone, as_json=as_json, text=lambda: f"Removed {show.line(remove)}.")
         return
     answer = call("list_chat_people", data_dir=data_dir)
-    show.answer(answer, as_json=as_json, text=lambda: _people(answer))
+    rows = [
+        (item["platform"], item["user_id"], item["role"], item["name"] or "", item["from"])
+        for item in show.items(answer.get("people"))
+    ]
+    rows += [
+        (item["platform"], item["user_id"], "asks", item["name"] or "", f"until {item['expires_at']}")
+        for item in show.items(answer.get("asking"))
+    ]
+    columns = ("PLATFORM", "USER", "ROLE", "NAME", "FROM")
+    text = show.table(columns, rows, none="No admitted people.")
+    show.answer(answer, as_json=as_json, text=lambda: text)
 
 
 @app.command()
@@ -222,40 +220,32 @@ def routes(
     as_json: AsJson = False,
 ) -> None:
     """List which agent answers which messages. The first matching rule decides."""
-    from postroom.gateway.routes import listed
+    from postroom.gateway.config import DEFAULT_AGENT
+    from postroom.gateway.events import MessageEvent
+    from postroom.gateway.routes import decide, listed
+    from postroom.gateway.session import SessionSource
 
-    items = listed(_read(data_dir)[1].gateway.routes)
+    rules = _read(data_dir)[1].gateway.routes
     if why is None:
+        items = listed(rules)
         rows = [(number, item["agent"], item["answers"]) for number, item in enumerate(items, start=1)]
         table = show.table(("RULE", "AGENT", "ANSWERS"), rows, none="No rules.")
         show.answer({"routes": items}, as_json=as_json, text=lambda: table)
         return
-    place = {"chat_id": why.partition("/")[2], "chat_type": kind, "user_id": sender}
-    decided = _find_answerer(data_dir, why.partition("/")[0], place, text)
-    show.answer(decided, as_json=as_json, text=lambda: f"{decided['agent']}: {decided['why']}")
-
-
-def _find_answerer(
-    data_dir: Path | None, platform: str, place: dict[str, Any], text: str
-) -> dict[str, object]:
-    """Return which agent or person would answer a message to the bot, and why."""
-    from postroom.gateway.config import DEFAULT_AGENT
-    from postroom.gateway.events import MessageEvent
-    from postroom.gateway.routes import decide
-    from postroom.gateway.session import SessionSource
-
+    platform, _, chat = why.partition("/")
+    place = {"platform": platform, "chat_id": chat, "chat_type": kind, "user_id": sender}
     try:
-        source = SessionSource.from_dict({**place, "platform": platform})
+        source = SessionSource.from_dict(place)
     except ValueError as error:
         raise InvalidArgument(
             "unknown platform", value=platform, remedy="use the form telegram/-100200"
         ) from error
-    decided = decide(_read(data_dir)[1].gateway.routes, MessageEvent(text=text, source=source))
-    return {} if decided is None else {"agent": decided.agent or DEFAULT_AGENT, "why": decided.why}
+    decided = decide(rules, MessageEvent(text=text, source=source))
+    answer = {} if decided is None else {"agent": decided.agent or DEFAULT_AGENT, "why": decided.why}
+    show.answer(answer, as_json=as_json, text=lambda: f"{answer['agent']}: {answer['why']}")
 
 
 def _read(data_dir: Path | None) -> "tuple[Settings, GatewayFile]":
-    """Read gateway.toml and its secrets."""
     from postroom.app.config import load_settings
     from postroom.app.gateway_config import load_gateway
 
@@ -268,41 +258,31 @@ def _read(data_dir: Path | None) -> "tuple[Settings, GatewayFile]":
 
 @config.command("check")
 def check(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Check gateway.toml and its secrets, and list the channels. Exit code 78 if the file is invalid.
+    """Check gateway.toml, its secrets and the libraries of its channels, and list the channels.
 
-    A running server also checks that the named agents and people exist.
+    The exit code is 78 if something is wrong or missing. If a server is running, the command also checks that
+    the named agents and people exist.
     """
     settings, gateway_file = _read(data_dir)
     from postroom.app.gateway_answering import answering
     from postroom.app.gateway_wiring import examine, outline
 
     examine(gateway_file, settings)
-    fields = outline(gateway_file) | _missing(answering(gateway_file), data_dir)
-    show.answer(fields, as_json=as_json, text=lambda: show.outline(fields))
-
-
-def _missing(named: "Mapping[str, Named]", data_dir: Path | None) -> dict[str, str]:
-    """Raise an error if gateway.toml names an agent or a person who cannot answer.
-
-    If no server runs, return a note that this was not checked.
-
-    Raises:
-        ConfigError: A named agent or person does not exist, or the agent has no runner.
-    """
-    if not named:
-        return {}
-    try:
-        server = Server.find(data_dir=data_dir)
-        faults = {
-            item.whom: fault for item in named.values() if (fault := _find_fault(server, item)) is not None
-        }
-    except ServerUnavailable:
-        return {"not_checked": f"no server is running, so these names were not checked: {', '.join(named)}"}
+    fields, named = outline(gateway_file), answering(gateway_file)
+    faults: dict[str, Missing] = {}
+    if named:
+        try:
+            server = Server.find(data_dir=data_dir)
+            found = {item.whom: _find_fault(server, item) for item in named.values()}
+            faults = {whom: fault for whom, fault in found.items() if fault is not None}
+        except ServerUnavailable:
+            names = ", ".join(named)
+            fields["not_checked"] = f"no server is running, so these names were not checked: {names}"
     if faults:
         what = "; ".join(fault.what for fault in faults.values())
         remedies = dict.fromkeys(fault.remedy for fault in faults.values())
         raise ConfigError(what, value=", ".join(faults), remedy="; ".join(remedies))
-    return {}
+    show.answer(fields, as_json=as_json, text=lambda: show.outline(fields))
 
 
 def _find_fault(server: Server, named: "Named") -> "Missing | None":
@@ -337,6 +317,15 @@ def _no_file(file: Path) -> ConfigError:
     )
 
 
+def _retried(found: Mapping[str, Any]) -> tuple[str, str]:
+    when = f"is at {found['until']}" if found["until"] else "is active"
+    runs = "1 run" if found["runs"] == 1 else f"{found['runs']} runs, newest failure"
+    return (
+        show.folded(show.moment(f"retried after a failure: {runs}; its next attempt {when}"), "  "),
+        show.folded(f"  {show.line(found['agent'])}: {show.line(found['error'])}", "    "),
+    )
+
+
 def _status(found: Mapping[str, Any]) -> str:
     if found.get("state") == "off":
         return "off: the server found no gateway.toml when it started"
@@ -360,19 +349,8 @@ def _status(found: Mapping[str, Any]) -> str:
             show.table(("CHANNEL", "STATE", "SINCE", "RECEIVED", "SENT", "WHY"), rows, none="No channels."),
             f"messages: {messages['accepted']} accepted = {counted}{wrong}",
             f"undelivered: {show.line(found['undelivered'])}",
+            *(_retried(found["retried"]) if found.get("retried") else ()),
             *(f"{show.line(item['what'])}: {show.line(item['remedy'])}" for item in found.get("missing", ())),
             *([f"held for quiet hours: {show.line(found['held'])}"] if found.get("held") else ()),
         ]
     )
-
-
-def _people(found: Mapping[str, Any]) -> str:
-    rows = [
-        (item["platform"], item["user_id"], item["role"], item["name"] or "", item["from"])
-        for item in show.items(found.get("people"))
-    ]
-    rows += [
-        (item["platform"], item["user_id"], "asks", item["name"] or "", f"until {item['expires_at']}")
-        for item in show.items(found.get("asking"))
-    ]
-    return show.table(("PLATFORM", "USER", "ROLE", "NAME", "FROM"), rows, none="No admitted people.")

@@ -55,7 +55,6 @@ def check(
 
 
 def _beside(hook: guard_hooks.Hook) -> str:
-    """Return a note about the program that manages a hook, or about another hook that the hook calls."""
     if hook.manager:
         return f"called by {hook.manager}" if hook.state == "installed" else f"written by {hook.manager}"
     return "calls the hook that was there before" if hook.chained and hook.state == "installed" else ""

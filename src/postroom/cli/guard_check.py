@@ -34,9 +34,9 @@ _NAMES = ("-z", "--name-only", "--no-renames", "--no-relative")
 
 
 def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -> int:
-    """Return 0 if Git may continue. Otherwise print the reason on standard error and return 1.
+    """Return 0 if Git may continue, or print the reason on standard error and return 1.
 
-    `sent` is the input that the hook got from Git. If `sent` is None, standard input is read.
+    `sent` is the input from Git, or None to read standard input.
     """
     if hook not in HOOKS:
         print(
@@ -87,14 +87,14 @@ def _read(status: int, body: bytes) -> tuple[str, str, str]:
 
 
 def list_staged_files() -> Iterator[str]:
-    """Yield the files that differ between the index and the last commit, and both names of renamed files."""
+    """Yield the files with staged changes; a renamed file is yielded with the old and the new name."""
     return _names(_git("diff", "--cached", *_NAMES, "--no-ext-diff", "--ignore-submodules=none"))
 
 
 def list_pushed_files(sent: str, arguments: Sequence[str]) -> Iterator[str]:
     """Yield the files that the pushed commits change.
 
-    In a merge commit, only the files count that the merge itself changes.
+    A merge commit counts only with the changes that the merge itself makes.
     """
     commits: dict[str, None] = {}
     for line in sent.splitlines():
@@ -136,7 +136,7 @@ def _git(*words: str, given: bytes = b"") -> bytes:
 
 
 def _ask_git(*words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run Git in the environment of the hook, in which Git may have set another index.
+    """Run Git in the environment of the hook.
 
     Raises:
         FileNotFoundError: Git is not installed.

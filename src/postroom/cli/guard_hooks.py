@@ -87,7 +87,7 @@ _FEED: Final = "printf '%s' \"${told%.}\" | "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hook:
-    """One hook of a repository."""
+    """A Git hook in a repository."""
 
     name: str
     path: Path
@@ -99,12 +99,12 @@ class Hook:
 
     @property
     def kept(self) -> Path:
-        """The path of the kept hook of another program."""
+        """The path to which the guard has moved a hook of another program."""
         return self.path.with_name(self.name + KEPT)
 
 
 def read_hooks(repository: Path) -> list[Hook]:
-    """Return the state of the guard's hooks in the repository that contains a folder.
+    """Return the state of the guard's hooks in the repository that contains `repository`.
 
     Raises:
         InvalidPath: The folder is not in a working tree.
@@ -115,7 +115,7 @@ def read_hooks(repository: Path) -> list[Hook]:
 
 
 def install(repository: Path) -> list[Hook]:
-    """Install or update the guard's hooks, which call the existing hooks first.
+    """Install or update the guard's hooks; an existing hook is kept and called first.
 
     Raises:
         InvalidPath: The folder is not in a working tree, or its hooks are shared with other repositories.
@@ -160,7 +160,7 @@ def install(repository: Path) -> list[Hook]:
 
 
 def remove(repository: Path) -> list[Hook]:
-    """Remove the guard's hooks, and restore the earlier hooks. A second call does nothing.
+    """Remove the guard's hooks, and restore the earlier hooks; a second call does nothing.
 
     Raises:
         InvalidPath: The folder is not in a working tree.
@@ -192,7 +192,7 @@ def remove(repository: Path) -> list[Hook]:
 
 
 def hooks_folder(repository: Path) -> Path:
-    """Return the folder whose hooks Git runs here: the configured folder, or the one for all worktrees.
+    """Return the folder of the hooks that Git runs in a repository.
 
     Raises:
         InvalidPath: The folder is not in a working tree.
@@ -201,15 +201,10 @@ def hooks_folder(repository: Path) -> Path:
 
 
 def _usual_folder(repository: Path) -> Path:
-    """Return Git's default folder for hooks, which `core.hooksPath` may replace."""
     return Path(_git(repository, "--path-format=absolute", "--git-common-dir")) / "hooks"
 
 
 def _unwrap_pre_commit(folder: Path, name: str) -> None:
-    """Undo an installation by an earlier release, whose hook wrapped pre-commit's hook.
-
-    If the old hook stayed, both hooks would call each other when pre-commit is installed again.
-    """
     path, kept_path, legacy = folder / name, folder / f"{name}{KEPT}", folder / f"{name}{LEGACY}"
     if not _holds(kept_path, _PRE_COMMIT):
         return
@@ -228,7 +223,6 @@ def _holds(path: Path, mark: bytes) -> bool:
 
 
 def _find_managed_hook(repository: Path, folder: Path, name: str) -> Hook | None:
-    """Return a hook that the configuration of husky or lefthook manages, or None if there is none."""
     if folder.name == "_" and (folder / "h").is_file():
         manager, files = "husky", [folder.parent / name]
         replaced = _usual_folder(repository) / name
@@ -248,7 +242,6 @@ def _find_managed_hook(repository: Path, folder: Path, name: str) -> Hook | None
 
 
 def _look(at: Path, *, old: str = "") -> Hook:
-    """Return the state of a hook, at the path that Git uses or at the path with the suffix `old`."""
     is_pre_commit = _holds(at, _PRE_COMMIT)
     path = at.with_name(at.name + (LEGACY if is_pre_commit else old))
     chained = os.path.lexists(at.with_name(at.name + KEPT))

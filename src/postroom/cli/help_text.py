@@ -33,10 +33,10 @@ _NO_NUMBER: Final = "Input should be a valid integer, unable to parse string as 
 
 
 class GroupedCommands(TyperGroup):
-    """Lists commands under the headings of `GROUPS`, and explains invalid values in plain words."""
+    """A command group that lists commands under the headings of `GROUPS`."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a command. Raise a plain error if a value is not a number."""
+        """Run a command; errors for invalid option values are in plain language."""
         try:
             return super().invoke(ctx)
         except BadParameter as error:
@@ -46,7 +46,7 @@ class GroupedCommands(TyperGroup):
             raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a list for each group, with the same column width in all lists."""
+        """Write the list of commands for each group, with aligned columns."""
         width = max(map(len, self.commands))
         for head, names in GROUPS.items():
             rows = [(f"{name:<{width}}", self.commands[name].get_short_help_str(60)) for name in names]
@@ -55,10 +55,10 @@ class GroupedCommands(TyperGroup):
 
 
 def examples(*lines: str) -> str:
-    """Return the last section of a help text, which contains example commands, one in each line."""
+    """Return the section with example commands for a help text."""
     return "\n".join(["\b", "Examples:", *(f"  postroom {line}" for line in lines)])
 
 
 def command_group(help_text: str, *lines: str) -> Typer:
-    """Return a group of commands, which prints its help with these examples if no command is given."""
+    """Return a command group that prints help with example commands if no command is given."""
     return Typer(help=help_text, no_args_is_help=True, rich_markup_mode=None, epilog=examples(*lines))

@@ -30,9 +30,9 @@ WOKEN = 2
 
 
 def run(client: str, event: str) -> int:
-    """Handle an event of a client: print an answer, if there is one, and return the exit code.
+    """Handle an event of a client program, print the answer, and return the exit code.
 
-    The exit code is 2 if a waiting hook reports mail on standard error, and 0 otherwise.
+    The exit code is 2 if the event is `wait` and new mail has arrived, or 0 for all other events.
     """
     try:
         raw = read_input(sys.stdin.fileno())
@@ -53,7 +53,7 @@ def run(client: str, event: str) -> int:
 
 
 def answer_event(client: str, event: str, raw: bytes, environment: Mapping[str, str]) -> bytes:
-    """Return the answer in the format of the client, or no bytes if there is nothing to report.
+    """Return the answer to an event in the client's format, or no bytes if there is no answer.
 
     Raises:
         Exception: The input of the client or the answer of the server cannot be read.
@@ -90,7 +90,6 @@ def answer_event(client: str, event: str, raw: bytes, environment: Mapping[str, 
 
 
 def _add_warning(client: str, event: str, kind: str, outcome: str, text: str, look: Look | None) -> bytes:
-    """Return the answer, with a warning if the data about the edited files cannot be stored here."""
     warning = look.warning() if look is not None and kind == "edit" else ""
     if warning:
         outcome = outcome if outcome == "deny" else "note"
@@ -102,7 +101,6 @@ def _add_warning(client: str, event: str, kind: str, outcome: str, text: str, lo
 def _call_and_look(
     client: str, kind: str, sent: object, environment: Mapping[str, str]
 ) -> tuple[dict[str, object] | None, Look | None]:
-    """Return the request and the files of an event. Each is None if the event needs none."""
     call = build_event_request(client, kind, sent)
     if kind not in ("edit", "tool", "prompt") or not isinstance(sent, dict):
         return call, None
@@ -119,7 +117,7 @@ def _call_and_look(
 
 
 def _understood(kind: str, status: int, found: object, mode: str) -> tuple[str, str]:
-    """Return the outcome and the text in the server's response.
+    """Return the outcome and the text of a server's response.
 
     Raises:
         Unreachable: The response is not from a postroom server.
@@ -145,7 +143,6 @@ def _report_failure(kind: str, why: str, mode: str) -> tuple[str, str]:
 
 
 def _format_answer(client: str, event: str, kind: str, outcome: str, text: str) -> dict[str, object] | None:
-    """Return the answer in the format of the client, or None if no answer is needed."""
     fits = {"start": "tell", "prompt": "tell", "tool": "tell", "stop": "hold"}.get(kind)
     if not text or (outcome != fits if fits else outcome not in ("deny", "note")):
         return None

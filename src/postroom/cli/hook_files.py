@@ -86,7 +86,7 @@ _INNER = str.maketrans(dict.fromkeys("'\"()=,", " "))
 
 
 class Look:
-    """Examines the files that a client's hook event names, as they are on the disk now."""
+    """Examines the files that a client's tool call uses."""
 
     def __init__(self, client: str, kind: str, sent: Values, data_dir: str) -> None:
         self._folder = os.path.join(data_dir, "hook-files")  # noqa: PTH118 - no pathlib here
@@ -117,7 +117,11 @@ class Look:
             if "\n" not in path and to_sendable_text(path):
                 self._after(path, how) if self._is_used else self._before(path, how)
         if self._is_used:
-            self._find_changes()
+            for path, old_version in self._known.items():  # files written since they were added to the list
+                version = None if path in self._seen else self._version(path, old_version)
+                if version is not None and version != old_version:
+                    self.reports.append([path, version[0], "found"])  # even after a change was reverted
+                    self._seen[path] = version
             if self._began:
                 _remove(self._call)
             self.reports = [*self._unsent(), *self.reports]
@@ -129,7 +133,6 @@ class Look:
         return os.path.join(self._folder, *parts)  # noqa: PTH118 - no pathlib here
 
     def _before(self, path: str, how: str) -> None:
-        """Examine a file before a tool uses it. A read is reported only after the tool has read the file."""
         is_read = _weight(how) <= _weight("read")
         version = self._version(path, self._known.get(path) if is_read else None)
         if version is None or (version[0] == "gone" and how != "whole"):
@@ -139,7 +142,6 @@ class Look:
             self.reports.append([path, version[0], how])
 
     def _after(self, path: str, how: str) -> None:
-        """Examine a file that a tool has used. Report the file if the tool has read or changed it."""
         began = self._began.get(path)
         before = began or self._known.get(path)
         version = self._version(path)
@@ -173,10 +175,6 @@ class Look:
             self.reports.append([path, version[0], how])
 
     def _find_replaced_version(self, path: str, blob: str) -> str:
-        """Return the version that the tool wrote, or "" if the file still has this version.
-
-        Line endings and trailing spaces do not make another version: the client may have changed them.
-        """
         if not self._content or len(self._content) > LARGEST_FILE or blob == "huge":
             return ""
         written = _hash(b"blob %d\0" % len(self._content) + self._content)
@@ -189,7 +187,7 @@ class Look:
         return written
 
     def warning(self) -> str:
-        """Return the warning that the data folder cannot be written, or "" if it can be."""
+        """Return a warning if the data folder is not writable, or "" if the folder is writable."""
         if not self.trouble:
             return ""
         return (
@@ -204,20 +202,7 @@ class Look:
         except OSError as error:
             self.trouble = self.trouble or os.strerror(error.errno or 0)
 
-    def _find_changes(self) -> None:
-        """Report the files that have been written since they were added to the session's list."""
-        for path, old_version in self._known.items():
-            if path not in self._seen:
-                version = self._version(path, old_version)
-                if version is not None and version != old_version:
-                    self.reports.append([path, version[0], "found"])  # even after a change was reverted
-                    self._seen[path] = version
-
     def _version(self, path: str, known: Version | None = None) -> Version | None:
-        """Return the version of a file, or its known version if the time and size are the same.
-
-        Return None if the path is not a regular file, or cannot be read.
-        """
         try:
             status = os.stat(path)  # noqa: PTH116 - no pathlib here
             if status.st_mode & 0o170000 != 0o100000:
@@ -240,7 +225,6 @@ class Look:
         return (blob, *place)
 
     def _copy(self, blob: str, content: bytes) -> None:
-        """Store a copy of a text, so that its lines can be compared with a newer version later."""
         path = self._path(blob[0], blob)
         if len(content) > LARGEST_COPY or b"\0" in content or os.path.exists(path):  # noqa: PTH110
             return
@@ -248,7 +232,6 @@ class Look:
         _prune(self._path(blob[0]), MAX_COPIES, MAX_COPIED)
 
     def _unsent(self) -> list[list[str]]:
-        """Return the reports that the server has not got, without writes that later writes have replaced."""
         try:
             rows = [row.split(" ", 2) for row in _rows(f"{self._list}.late")] if self._list else []
         except OSError:
@@ -262,42 +245,21 @@ class Look:
         return unsent
 
     def conclude(self, answer: object) -> str:
-        """Return the changed lines for which the server's answer asks.
+        """Return the changed lines that the server has asked for.
 
-        If the server has not accepted the reports, store them for the session's next hook.
+        If the server has not accepted the reports, store the reports for the next hook.
         """
         if not isinstance(answer, dict) or "outcome" not in answer:
-            self._defer()
+            last = [
+                (path, blob, "read" if how == "late" else how) for path, blob, how in self.reports[-MAX_USED:]
+            ]
+            rows = [f"{blob} {how} {path}\n" for path, blob, how in last if how in _USED]
+            if self._list and self._is_used and rows:
+                self._put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
             return ""
         self.save()
-        return self._lines(answer.get("changed"))
-
-    def _defer(self) -> None:
-        """Store reports about a tool call for the session's next hook, because the server did not answer."""
-        last = [
-            (path, blob, "read" if how == "late" else how) for path, blob, how in self.reports[-MAX_USED:]
-        ]
-        rows = [f"{blob} {how} {path}\n" for path, blob, how in last if how in _USED]
-        if self._list and self._is_used and rows:
-            self._put(f"{self._list}.late", "".join(rows).encode("utf-8", "surrogateescape"))
-
-    def save(self) -> None:
-        """Store the session's list of files. Call this method after the server has accepted the reports."""
-        if not self._list:
-            return
-        if self._is_used:
-            _remove(f"{self._list}.late")
-        versions = {
-            path: version for path, version in self._known.items() if path not in self._seen
-        } | self._seen
-        if self._seen:
-            self._put(self._list, _as_rows([*versions.items()][-MAX_LISTED:]))
-        if self._seen and not self._known:
-            _prune(self._path("sessions"), MAX_SESSIONS, MAX_COPIED)
-
-    def _lines(self, changed: object) -> str:
-        """Return the changed lines of the files that the server's answer lists."""
         texts = []
+        changed = answer.get("changed")
         for path, was, now in changed if isinstance(changed, list) else ():
             old, new = self._load_copy(was), self._load_copy(now)
             if old is not None and new is not None:
@@ -310,8 +272,21 @@ class Look:
                 )
         return "".join(f"\n{text}" for text in dict.fromkeys(texts))
 
+    def save(self) -> None:
+        """Store the list of files that the session has used."""
+        if not self._list:
+            return
+        if self._is_used:
+            _remove(f"{self._list}.late")
+        versions = {
+            path: version for path, version in self._known.items() if path not in self._seen
+        } | self._seen
+        if self._seen:
+            self._put(self._list, _as_rows([*versions.items()][-MAX_LISTED:]))
+        if self._seen and not self._known:
+            _prune(self._path("sessions"), MAX_SESSIONS, MAX_COPIED)
+
     def _load_copy(self, blob: str) -> bytes | None:
-        """Return the copy of a version, or None if there is no copy, or if the copy is damaged."""
         try:
             content = _content(self._path(blob[:1], blob)) if blob.isalnum() else b""
         except OSError:
@@ -320,7 +295,6 @@ class Look:
 
 
 def _uses(client: str, sent: Values, folder: str) -> Iterator[tuple[str, str]]:
-    """Yield the real path of each file that a tool uses, and how the tool uses the file."""
     names: Iterable[tuple[str, str]] = ()
     tool, arguments = read_tool(sent)
     folder = os.path.join(folder, next(filter(None, map(to_sendable_text, map(arguments.get, _FOLDERS))), ""))  # noqa: PTH118
@@ -350,7 +324,6 @@ _MANY_PATHS = ("files", "paths", "include")
 
 
 def _named_in(given: Values) -> Iterator[tuple[str, Values]]:
-    """Yield the name of each file, with the arguments that select its lines."""
     for key in (*PATH_KEYS, "absolute_path"):
         yield to_sendable_text(given.get(key)), given
     for key in _MANY_PATHS:
@@ -361,7 +334,6 @@ def _named_in(given: Values) -> Iterator[tuple[str, Values]]:
 
 
 def _asked_lines(given: Values) -> int:
-    """Return how many of the first lines a read requests, or 0 if the read starts after the first line."""
     span = given.get("view_range")
     first, last = span if isinstance(span, list) and len(span) == 2 else (None, None)
     starts = (first, *map(given.get, ("offset", "start_line", "startLine")))
@@ -378,12 +350,10 @@ def _number(value: object) -> int | None:
 
 
 def _reading_mode(lines: int) -> str:
-    """Return how a command uses a file if it shows at most `lines` of the first or last lines."""
     return "read" if lines >= _ALL else f"lines {lines}"
 
 
 def _weight(how: str) -> int:
-    """Return the weight of a use. If a tool uses a file in two ways, the heavier use counts."""
     if how.startswith("lines "):
         return int(how[6:])
     return {"named": -1, "read": _ALL}.get(how, _ALL + 1)
@@ -398,7 +368,6 @@ def _count_lines(path: str) -> int:
 
 
 def _list_patched_files(patch: str) -> Iterator[tuple[str, str]]:
-    """Yield the files that a patch changes. A file that is added or deleted counts as replaced."""
     for line in patch.splitlines():
         for lead in PATCHED:
             if line.lstrip().startswith(lead):
@@ -407,7 +376,6 @@ def _list_patched_files(patch: str) -> Iterator[tuple[str, str]]:
 
 
 def _used_by_shell(command: str) -> Iterator[tuple[str, str]]:
-    """Yield the words of a shell command that may be names of files, and how the command uses these files."""
     folder = ""
     reads, lines = list[str](), _ALL
     """The files that a pipeline reads, and the number of their lines that it shows."""
@@ -443,7 +411,6 @@ def _used_by_shell(command: str) -> Iterator[tuple[str, str]]:
 
 
 def _shown_lines(name: str, rest: Sequence[str]) -> int:
-    """Return how many of the first or last lines of its input a command shows, or 0 if this is unknown."""
     if name in ("head", "tail"):
         parts = " ".join(rest).replace("--lines=", "-n").replace("-n ", "-n").split(" ")
         options = [option[1:].removeprefix("n") for option in parts if option.startswith("-")]
@@ -465,7 +432,6 @@ def _shown_lines(name: str, rest: Sequence[str]) -> int:
 
 
 def _simple_commands(command: str) -> Iterator[tuple[list[str], list[str], bool]]:
-    """Yield the words of each simple command, the files for its output, and whether it reads from a pipe."""
     words, targets, word, quote, is_target, is_escaped = list[str](), list[str](), "", "", False, False
     for char, after in zip(f"{command}\n", f"{command}\n\n"[1:], strict=True):
         if is_escaped or (quote and char != quote):
@@ -491,7 +457,6 @@ def _simple_commands(command: str) -> Iterator[tuple[list[str], list[str], bool]
 
 
 def _difference(was: bytes, now: bytes) -> str:
-    """Return the lines that differ, with their line numbers, up to a limit."""
     old, new = (text.decode("utf-8", "replace").splitlines() for text in (was, now))
     first = 0
     while first < min(len(old), len(new)) and old[first] == new[first]:
@@ -502,34 +467,25 @@ def _difference(was: bytes, now: bytes) -> str:
     old, new = old[first : len(old) - last], new[first : len(new) - last]
     if max(len(old), len(new)) > MAX_COMPARISONS:
         return f"lines {first + 1} to {first + len(old)} are now lines {first + 1} to {first + len(new)}"
+    hunks: Sequence[tuple[str, int, int, int, int]] = [("replace", 0, len(old), 0, len(new))]
+    if old and new and not len(old) == len(new) == 1:
+        from difflib import SequenceMatcher
+
+        hunks = SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
     rows: list[str] = []
-    for at, before, after in _hunks(old, new):
-        rows += [
-            f"@@ line {first + at + 1} @@",
-            *(f"-{row}" for row in before),
-            *(f"+{row}" for row in after),
-        ]
+    for tag, old_start, old_end, new_start, new_end in hunks:
+        if tag != "equal":
+            rows += [
+                f"@@ line {first + new_start + 1} @@",
+                *(f"-{row}" for row in old[old_start:old_end]),
+                *(f"+{row}" for row in new[new_start:new_end]),
+            ]
     more = [f"and {len(rows) - MAX_LINES} more lines"] if len(rows) > MAX_LINES else []
     return "\n".join([*(_plain(row[:MAX_LINE_LENGTH]) for row in rows[:MAX_LINES]), *more])
 
 
 def _plain(text: str) -> str:
-    """Replace invisible characters, and characters that control a terminal, except tabs."""
     return "".join(char if char.isprintable() or char == "\t" else "?" for char in text)
-
-
-def _hunks(old: Sequence[str], new: Sequence[str]) -> Iterator[tuple[int, Sequence[str], Sequence[str]]]:
-    """Yield the line number in the new text, the old lines and the new lines of each changed part."""
-    if not old or not new or len(old) == len(new) == 1:
-        yield 0, old, new
-        return
-    from difflib import SequenceMatcher
-
-    for tag, old_start, old_end, new_start, new_end in SequenceMatcher(
-        None, old, new, autojunk=False
-    ).get_opcodes():
-        if tag != "equal":
-            yield new_start, old[old_start:old_end], new[new_start:new_end]
 
 
 def _hash(content: bytes) -> str:
@@ -549,7 +505,6 @@ def _rows(path: str) -> list[str]:
 
 
 def _versions(path: str) -> dict[str, Version]:
-    """Return the files in a stored list, with their versions at that time. A missing list has no files."""
     versions = {}
     try:
         for row in _rows(path) if path else ():
@@ -589,7 +544,7 @@ def _content(path: str) -> bytes:
 
 
 def _put(path: str, content: bytes) -> None:
-    """Write a file, completely or not at all, that only this user can read.
+    """Write a private file completely, or leave the existing file unchanged.
 
     Raises:
         OSError: The file cannot be written, for example because the disk is full.
@@ -612,7 +567,6 @@ def _put(path: str, content: bytes) -> None:
 
 
 def _prune(folder: str, most: int, most_bytes: int) -> None:
-    """Delete the oldest files in a folder until it contains at most this number of files and bytes."""
     try:
         with os.scandir(folder) as entries:
             files = sorted(

@@ -90,7 +90,7 @@ _WRAPPINGS = (
 
 
 def read_input(descriptor: int) -> bytes:
-    """Read the input of a client until the client closes the pipe, or until the time limit.
+    """Read the input that the client sends to the hook, until the client closes the pipe or a time limit.
 
     Raises:
         ValueError: The input exceeds `LARGEST_INPUT`.
@@ -111,7 +111,7 @@ def read_input(descriptor: int) -> bytes:
 
 
 def build_event_request(client: str, kind: str, sent: object) -> dict[str, object] | None:
-    """Return the request that tells the server about an event, or None if no request is needed."""
+    """Return the request that reports a client's event to the server, or None if no request is needed."""
     if not isinstance(sent, dict):
         return None
     call = read_place(sent)
@@ -136,32 +136,31 @@ def build_event_request(client: str, kind: str, sent: object) -> dict[str, objec
 
 
 def read_place(sent: Values) -> dict[str, object]:
-    """Return the session and the folder of an event, in the form that the server expects."""
+    """Return the session id and the working folder of an event as request fields."""
     return {"session_id": read_session_id(sent), "cwd": read_working_folder(sent)}
 
 
 def read_tool(sent: Values) -> tuple[str, Values]:
-    """Return the name and the arguments of the tool in an event."""
+    """Return the name and the arguments of the tool in a hook event."""
     tool = to_sendable_text(sent.get("tool_name")) or to_sendable_text(sent.get("toolName"))
     return tool, _values(sent.get("tool_input", sent.get("toolArgs")))
 
 
 def read_session_id(sent: Values) -> str:
-    """Return the id of the session. A subagent with an id is a session of its own."""
+    """Return the session id of an event; a subagent has a separate session id."""
     session = next((text for key in _SESSIONS if (text := to_sendable_text(sent.get(key)))), "")
     inner = to_sendable_text(sent.get("agent_id")) or to_sendable_text(sent.get("agentId"))
     return (f"{session}/{inner}" if session and inner else session)[:400]
 
 
 def read_working_folder(sent: Values) -> str:
-    """Return the folder in which the client works."""
+    """Return the client's working folder in a hook event."""
     roots = sent.get("workspace_roots")
     first = roots[0] if isinstance(roots, list) and roots else ""
     return (to_sendable_text(sent.get("cwd")) or to_sendable_text(first) or os.getcwd())[:MAX_PATH_LENGTH]  # noqa: PTH109 - no pathlib here
 
 
 def _paths(given: Values) -> Iterator[str]:
-    """Yield the files that an edit changes."""
     for key in PATH_KEYS:
         if path := to_sendable_text(given.get(key)):
             yield path
@@ -173,7 +172,6 @@ def _paths(given: Values) -> Iterator[str]:
 
 
 def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
-    """Yield the files of a patch in a shell command, which Codex itself applies, maybe in another folder."""
     words = join_patch(given.get("cmd", given.get("command"))) if client == "codex" else ""
     before, command, _ = words.partition("apply_patch")
     if not command:
@@ -187,11 +185,6 @@ def _patched_by_shell(client: str, given: Values) -> Iterator[str]:
 
 
 def _spellings(path: str, folder: str) -> Iterator[str]:
-    """Yield the path of a file as it was written, and its path with symbolic links resolved.
-
-    The path of the project can also contain a symbolic link, so the resolved path is also yielded relative to
-    the folder.
-    """
     yield path
     written = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118 - no pathlib here
     real = os.path.realpath(os.path.join(folder, path))  # noqa: PTH118 - as above
@@ -204,14 +197,13 @@ def _spellings(path: str, folder: str) -> Iterator[str]:
 
 
 def join_patch(value: object) -> str:
-    """Return a patch as one text, even if a client sends it as the arguments of a command."""
+    """Return a patch as one text, even if the client has sent a list of texts."""
     if isinstance(value, list):
         return "\n".join(word for word in value if isinstance(word, str))
     return to_sendable_text(value)
 
 
 def _caller_of_tool(tool: str, given: Values, sent: Values) -> dict[str, object]:
-    """Return the agent and the project that a call of a postroom tool names, or nothing for other tools."""
     for names, key in ((_SENDING, "sender_name"), (_ACTING, "agent_name"), (_REGISTERING, "name")):
         if any(tool == name or tool.endswith(tuple(between + name for between in "_-:./")) for name in names):
             name = to_sendable_text(given.get(key))
@@ -231,7 +223,6 @@ def _caller_of_tool(tool: str, given: Values, sent: Values) -> dict[str, object]
 
 
 def _name_in(answer: object, depth: int = 0) -> str:
-    """Return the name of the agent in the answer of a tool that registers it, in the form of any client."""
     if depth > DEEPEST:
         return ""
     if isinstance(answer, str):
@@ -247,7 +238,6 @@ def _name_in(answer: object, depth: int = 0) -> str:
 
 
 def _reserved_in(answer: object, depth: int = 0) -> list[int]:
-    """Return the ids of the reservations in the answer of a postroom tool, in the form of any client."""
     if depth > DEEPEST:
         return []
     if isinstance(answer, str):
@@ -265,7 +255,6 @@ def _reserved_in(answer: object, depth: int = 0) -> list[int]:
 
 
 def _fetched_in(answer: object, depth: int = 0) -> list[int]:
-    """Return the ids of the messages in an answer of fetch_inbox, in the form of any client."""
     if depth > DEEPEST:
         return []
     if isinstance(answer, str):
@@ -286,7 +275,6 @@ def _fetched_in(answer: object, depth: int = 0) -> list[int]:
 
 
 def _values(given: object) -> Values:
-    """Return the arguments of a tool, which some clients send as JSON text, or as the text of a patch."""
     if isinstance(given, str):
         try:
             given = read(given.encode("utf-8", "replace"))
@@ -296,7 +284,7 @@ def _values(given: object) -> Values:
 
 
 def to_sendable_text(value: object) -> str:
-    """Return a text if it can be sent, or "" if it is not a text or contains a lone surrogate or NUL."""
+    """Return the value if it is a valid text without null characters, or "" for any other value."""
     if not isinstance(value, str) or "\0" in value or value.encode("utf-8", "ignore").decode() != value:
         return ""
     return value

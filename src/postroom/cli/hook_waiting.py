@@ -40,11 +40,9 @@ _BUILDS = ("codex-x86_64", "codex-aarch64")
 
 
 def wait_for_mail(client: str, raw: bytes, environment: Mapping[str, str]) -> str:
-    """Wait for mail, and return the line with which an idle session starts a turn, or "".
+    """Wait for mail, and return the line that makes an idle client session start a turn.
 
-    The result is "" if no person attends the session, the session has no agent or has ended, the client has
-    exited, or another process has replaced this one. If the server is down, a process that was started at the
-    start of the session waits for the server, but a process that was started after a turn ends.
+    Return "" if the session does not need to wait any longer, for example because the client has exited.
 
     Raises:
         Exception: The input of the client or the answer of the server cannot be read.
@@ -60,13 +58,9 @@ def wait_for_mail(client: str, raw: bytes, environment: Mapping[str, str]) -> st
 
 
 def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
-    """Start a process that queues a turn of Codex when mail arrives, and return at once.
+    """Start a background process that queues one turn of Codex when mail arrives.
 
-    The process outlives the hook: it has its own process session, and none of the client's open files. The
-    process queues only one turn. The hook at the end of that turn starts the next process. When the client
-    exits, the process reports the end of the session to the server, and ends. The process also ends after a
-    week, or when `wait_for_mail` returns. The messages count as announced when the prompt hook of the queued
-    turn has run. If the turn is lost, the next hook announces them.
+    The background process ends when Codex exits, and after one week at the latest.
 
     Raises:
         Exception: The input of the client cannot be read, or the process cannot be started.
@@ -119,7 +113,6 @@ def _line(
     *,
     last: str = "",
 ) -> str:
-    """Wait for mail, and return the line. `last` is the event that confirms the announcement."""
     sent = read(raw)
     call = build_event_request(client, WAIT, sent)
     if call is None or not isinstance(sent, dict) or environment.get("POSTROOM_RUN"):
@@ -143,7 +136,6 @@ def _line(
 
 
 def _wait_for_answer(environment: Mapping[str, str], client: str, event: str, body: bytes) -> tuple[str, str]:
-    """Return the outcome and the text of the server's response."""
     try:
         status, data = ask(read_endpoint(environment), f"/hooks/{client}/{event}", body, budget=PATIENCE)
     except Unreachable:
@@ -157,13 +149,6 @@ def _wait_for_answer(environment: Mapping[str, str], client: str, event: str, bo
 
 
 def _gone_within(seconds: float, parent: int) -> bool:
-    """Wait for `seconds` at most, and return whether the client has exited.
-
-    The client is the parent process or the reader of the output.
-
-    If the system does not report whether the client is alive, it counts as exited, so that no process waits
-    forever.
-    """
     import select
 
     if not hasattr(select, "poll"):
@@ -174,7 +159,6 @@ def _gone_within(seconds: float, parent: int) -> bool:
 
 
 def _codex_around() -> Process | None:
-    """Return the Codex process that started this hook, directly or through a shell."""
     import psutil
 
     for item in psutil.Process().parents():
@@ -185,7 +169,6 @@ def _codex_around() -> Process | None:
 
 
 def _ended_within(seconds: float, codex: Process, until: float) -> bool:
-    """Wait for `seconds`, and return whether the client has exited, or the time limit has passed."""
     import psutil
 
     time.sleep(seconds)  # noqa: TID251 - a client that is gone tells nobody: it is looked for, now and then

@@ -32,16 +32,16 @@ _LOOPBACK = {
 
 
 class Unreachable(Exception):
-    """No valid HTTP response arrived in time."""
+    """Raised when no valid HTTP response has arrived in time."""
 
 
 def hook_environment() -> Mapping[str, str]:
-    """Return the environment of this process. The module `places` would load too much."""
+    """Return the environment variables of this process."""
     return os.environ  # noqa: TID251 - as above
 
 
 class Endpoint:
-    """The address of the server, and the token of the caller."""
+    """The address of the server, and the caller's tokens."""
 
     def __init__(self, host: str, port: int, prefix: str, tokens: tuple[str, str]) -> None:
         self.host = host
@@ -51,9 +51,7 @@ class Endpoint:
 
 
 def read_endpoint(environment: Mapping[str, str]) -> Endpoint | None:
-    """Return the address of this machine's server.
-
-    Return None if there is no note, or if the server is on another machine.
+    """Return the address of this machine's server with tokens, or None if no address is known.
 
     Raises:
         OSError, ValueError, KeyError, TypeError: The note or the token cannot be read.
@@ -85,7 +83,7 @@ def read_endpoint(environment: Mapping[str, str]) -> Endpoint | None:
 
 
 def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) -> str:
-    """Return the folder that contains the note and the token."""
+    """Return the data folder, which contains the server note and the token."""
     home = environment.get("HOME") or os.path.expanduser("~")  # noqa: PTH111
     if chosen := environment.get("POSTROOM_DATA_DIR"):
         if chosen == "~" or chosen.startswith("~/"):
@@ -98,7 +96,7 @@ def data_dir(environment: Mapping[str, str], *, platform: str = sys.platform) ->
 
 
 def ask(endpoint: Endpoint | None, path: str, body: bytes, *, budget: float = BUDGET) -> tuple[int, bytes]:
-    """Post a JSON document, and return the status and the body of the response.
+    """Post a JSON document to the server, and return the status and the body of the response.
 
     Raises:
         Unreachable: There was no response in time.
@@ -113,13 +111,17 @@ def ask(endpoint: Endpoint | None, path: str, body: bytes, *, budget: float = BU
         f"{agent}Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     try:
-        return _parse_response(_exchange(endpoint, head.encode("ascii") + body, monotonic() + budget))
+        answer = _exchange(endpoint, head.encode("ascii") + body, monotonic() + budget)
+        top, _, content = answer.partition(b"\r\n\r\n")
+        length, words = _length(top), top.split(b"\r\n", 1)[0].split(b" ")
+        if not words[0].startswith(b"HTTP/1.") or len(words) < 2 or len(content) < length:
+            raise ValueError("the answer is incomplete")
+        return int(words[1]), content[:length]
     except (OSError, ValueError) as error:
         raise Unreachable from error
 
 
 def _exchange(endpoint: Endpoint, request: bytes, until: float) -> bytes:
-    """Send a request, and read until the response is complete or the server closes the connection."""
     import _socket  # is sufficient, and its import takes a third of the time of `socket`
 
     family = _socket.AF_INET6 if ":" in endpoint.host else _socket.AF_INET
@@ -129,8 +131,8 @@ def _exchange(endpoint: Endpoint, request: bytes, until: float) -> bytes:
         line.connect((endpoint.host, endpoint.port))
         line.settimeout(_seconds_left(until))
         line.sendall(request)
-        data = b""
-        while not _is_whole(data):
+        data = top = mark = body = b""
+        while not mark or len(body) < _length(top):
             line.settimeout(_seconds_left(until))
             piece = line.recv(65_536)
             if not piece:
@@ -138,6 +140,7 @@ def _exchange(endpoint: Endpoint, request: bytes, until: float) -> bytes:
             data += piece
             if len(data) > LARGEST_ANSWER:
                 raise ValueError("the answer is too large")
+            top, mark, body = data.partition(b"\r\n\r\n")
         return data
     finally:
         line.close()
@@ -150,11 +153,6 @@ def _seconds_left(until: float) -> float:
     return left
 
 
-def _is_whole(found: bytes) -> bool:
-    head, mark, body = found.partition(b"\r\n\r\n")
-    return bool(mark) and len(body) >= _length(head)
-
-
 def _length(head: bytes) -> int:
     for row in head.split(b"\r\n")[1:]:
         name, _, value = row.partition(b":")
@@ -163,17 +161,7 @@ def _length(head: bytes) -> int:
     raise ValueError("the response has no Content-Length")
 
 
-def _parse_response(found: bytes) -> tuple[int, bytes]:
-    head, _, body = found.partition(b"\r\n\r\n")
-    length = _length(head)
-    words = head.split(b"\r\n", 1)[0].split(b" ")
-    if not words[0].startswith(b"HTTP/1.") or len(words) < 2 or len(body) < length:
-        raise ValueError("the answer is incomplete")
-    return int(words[1]), body[:length]
-
-
 def _read(path: str) -> bytes:
-    """Return the content of a small file, or no bytes if it does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -188,8 +176,6 @@ _SPACE = " \t\n\r"
 
 
 class _Plain:
-    """The options for the JSON scanner."""
-
     strict = False
     object_hook = None
     object_pairs_hook = None
@@ -200,7 +186,7 @@ class _Plain:
 
 
 def read(raw: bytes) -> object:
-    """Return the value of a JSON document.
+    """Parse a JSON document in UTF-8.
 
     Raises:
         ValueError: The text is not JSON, or not UTF-8.
@@ -224,7 +210,10 @@ def read(raw: bytes) -> object:
 
 
 def written(value: object) -> str:
-    """Return texts, integers, booleans, and lists and mappings of these, as ASCII JSON."""
+    """Return a value as ASCII JSON text.
+
+    The value may contain texts, integers, booleans, lists and mappings.
+    """
     try:
         from _json import encode_basestring_ascii as quoted
     except ImportError:

@@ -15,7 +15,7 @@ app = typer.Typer()
 
 @app.command()
 def inbox(
-    limit: Annotated[int, typer.Option(help="Maximum number of questions.", min=1, max=500)] = 50,
+    limit: Annotated[int, typer.Option(help="Maximum number of questions to show.", min=1, max=500)] = 50,
     after: Annotated[
         str,
         typer.Option(

@@ -59,7 +59,22 @@ def init(
     """
     target = SetupScope(environment=places.environment(), scope="user", is_dry_run=dry_run)
     taken = chosen(clients or [], target)
-    server = _server(dry_run=dry_run)
+    answer = rules
+    if answer is None:  # ask before anything changes
+        asks = sys.stdin.isatty() and not (as_json or yes or dry_run)
+        answer = typer.confirm(f"Write {setup.QUESTIONS['rules']}?", default=False, err=True) if asks else yes
+    if taken and sys.stderr.isatty():
+        titles = ", ".join(client.title for client in taken)
+        print(f"Connecting {titles}: this takes some seconds for each client.", file=sys.stderr)
+    served = setup.served(target.environment)
+    started = not (dry_run or served.runs)
+    if started:
+        if failure := ensure_server(target.environment, lambda text: print(text, file=sys.stderr)):
+            raise ServerUnavailable(
+                f"the server did not start: {failure}",
+                remedy="start it with `postroom up` and read its output",
+            )
+        served = setup.served(target.environment)
     results = setup.set_up(
         taken,
         target,
@@ -68,13 +83,9 @@ def init(
         ),
     )
     project = _project(agent, dry_run=dry_run)
-    answer = rules
-    if answer is None:
-        asks = sys.stdin.isatty() and not (as_json or yes or dry_run)
-        answer = typer.confirm(f"Write {setup.QUESTIONS['rules']}?", default=False, err=True) if asks else yes
     document = {
         "dry_run": dry_run,
-        "server": server,
+        "server": {"address": served.address, "started": started, "runs": started or served.runs},
         **project,
         "clients": results,
         "rules": _rules(taken, is_wanted=answer, dry_run=dry_run),
@@ -88,26 +99,7 @@ def init(
     setup.end(results)
 
 
-def _server(*, dry_run: bool) -> dict[str, Any]:
-    """Start the server, if it does not run, and return its address.
-
-    Raises:
-        ServerUnavailable: The server did not start.
-    """
-    environment = places.environment()
-    served = setup.served(environment)
-    if dry_run or served.runs:
-        return {"address": served.address, "started": False, "runs": served.runs}
-    if failure := ensure_server(environment, lambda text: print(text, file=sys.stderr)):
-        raise ServerUnavailable(
-            f"the server did not start: {failure}",
-            remedy="start it with `postroom up` and read its output",
-        )
-    return {"address": setup.served(environment).address, "started": True, "runs": True}
-
-
 def _project(agent: str | None, *, dry_run: bool) -> dict[str, Any]:
-    """Create the project of this folder, register its default agent, and return both."""
     key = project_key(HERE)
     if agent is not None:
         check_name(agent)
@@ -124,7 +116,6 @@ def _project(agent: str | None, *, dry_run: bool) -> dict[str, Any]:
 
 
 def _git(*words: str) -> bool:
-    """Run Git in this folder, and return False if it fails or is not installed."""
     try:
         return subprocess.run(("git", *words), capture_output=True, check=False).returncode == 0  # noqa: S603, S607
     except OSError:
@@ -132,10 +123,6 @@ def _git(*words: str) -> bool:
 
 
 def _rules(taken: list[Client], *, is_wanted: bool, dry_run: bool) -> str | None:
-    """Write the rules to this folder's AGENTS.md once for all clients.
-
-    Return the path of the file if it contains the rules.
-    """
     target = SetupScope(environment=places.environment(), scope="project", is_dry_run=dry_run)
     client = next((client for client in (*taken, *CLIENTS) if _rules_part(client, target)), CLIENTS[0])
     wanted, records = _rules_part(client, target), Records(target.environment)
@@ -153,7 +140,7 @@ def _rules(taken: list[Client], *, is_wanted: bool, dry_run: bool) -> str | None
 def _rules_part(client: Client, target: SetupScope) -> list[Part]:
     if client.project is None:
         return []
-    every = parts(client, target, client.way, "", hooks=False, extras=["rules"])
+    every = parts(client, target, "stdio", "", hooks=False, extras=["rules"])
     return [part for part in every if part.own is not None and part.own.extra == "rules"]
 
 
@@ -200,19 +187,15 @@ def whoami(as_json: AsJson = False) -> None:
             document |= {"registered": True, "project": answer.get("project", key), "details": answer}
         except (UnknownAgent, UnknownProject) as error:
             document["why"] = error.message
-    show.answer(document, as_json=as_json, text=lambda: _who(document))
-
-
-def _who(document: dict[str, Any]) -> str:
-    name = document["agent"]
-    if name is None:
-        return (
-            "No agent is chosen in this folder.\n"
-            f"remedy: set POSTROOM_AGENT, use --as, or in a Git repository run `postroom init --as NAME`\n"
-            f"server: {show.line(document['server'])}"
+    if name:
+        lines = [f"{show.line(name)} in {show.line(document['project'])}, by {source}"]
+        if not document["registered"]:
+            lines.append(f"not registered: {show.line(document['why'])}")
+            lines.append(f"remedy: run `postroom agents register {show.line(name)}`")
+    else:
+        lines = ["No agent is chosen in this folder."]
+        lines.append(
+            "remedy: set POSTROOM_AGENT, use --as, or in a Git repository run `postroom init --as NAME`"
         )
-    lines = [f"{show.line(name)} in {show.line(document['project'])}, by {document['named_by']}"]
-    if not document["registered"]:
-        lines.append(f"not registered: {show.line(document['why'])}")
-        lines.append(f"remedy: run `postroom agents register {show.line(name)}`")
-    return "\n".join([*lines, f"server: {show.line(document['server'])}"])
+    text = "\n".join([*lines, f"server: {show.line(document['server'])}"])
+    show.answer(document, as_json=as_json, text=lambda: text)

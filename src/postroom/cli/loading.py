@@ -5,10 +5,7 @@ from collections.abc import Callable
 
 
 def server() -> Callable[..., int]:
-    """Return the function that runs a server.
-
-    The modules are imported without garbage collection, because imports create no garbage.
-    """
+    """Import the server's modules, and return the function that runs a server."""
     gc.disable()
     try:
         from postroom.app.serve import run

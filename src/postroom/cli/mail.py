@@ -1,6 +1,6 @@
 """`postroom mail`: the messages of the agent that `--as` names."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
@@ -39,7 +39,6 @@ Files = Annotated[
 
 
 def _number(text: str) -> int:
-    """Return the number of a message, or 0 for the newest message of the inbox."""
     if text == "latest":
         return 0
     number = read_number(text, "message")
@@ -59,7 +58,7 @@ MessageId = Annotated[
 ]
 _PAST_THE_BODY = 2**53
 """An offset beyond the end of every body, with which a message is returned without its body."""
-Limit = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Maximum number of messages.")]
+Limit = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="Maximum number of messages to show.")]
 
 
 @app.command()
@@ -205,7 +204,7 @@ def read(
     project: Project = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """Show a message. If it was sent to this agent, it is marked as read."""
+    """Show a message. A message that was sent to this agent is marked as read."""
     server = Server.find()
     message_id = message_id or _latest(project, acting)
     named = {"project_key": project_key(project), "agent_name": acting, "message_id": message_id}
@@ -337,7 +336,12 @@ def thread(
         # The number of a message, as the inbox shows it, means the thread that the message started.
         named["thread_id"] = f"msg-{number}"
         answer = show.fields(server.call_tool("summarize_thread", named))
-    messages = [] if summary else list(_fetch_messages(server, named))
+    messages = list[dict[str, Any]]()
+    after: int | None = None if summary else 0
+    while after is not None:
+        page = show.fields(server.call_tool("fetch_thread", {**named, "after": after}))
+        messages += show.items(page.get("messages"))
+        after = page["next"]
     people = ", ".join(
         f"{show.line(item['name'])} ({item['messages']})" for item in show.items(answer["participants"])
     )
@@ -369,16 +373,8 @@ def thread(
     show.answer(document, as_json=as_json, text=lambda: f"\n\n{show.RULE}\n".join(texts))
 
 
-def _fetch_messages(server: Server, named: Mapping[str, object]) -> Iterator[dict[str, Any]]:
-    after: int | None = 0
-    while after is not None:
-        page = show.fields(server.call_tool("fetch_thread", {**named, "after": after}))
-        yield from show.items(page.get("messages"))
-        after = page["next"]
-
-
 def _latest(project: str, acting: str) -> int:
-    """Return the number of the newest message in the inbox of an agent.
+    """Return the number of the newest message in an agent's inbox.
 
     Raises:
         UnknownMessage: The inbox is empty.
@@ -419,25 +415,16 @@ def _receipt(tool: str, answered: Mapping[str, Any]) -> str:
 def _print_messages(messages: list[dict[str, Any]], *, bodies: bool) -> str:
     if bodies and messages:
         return f"\n\n{show.RULE}\n".join(_message(message) for message in messages)
-    rows = [
-        (
-            message["id"],
-            message["from"],
-            message["subject"],
-            message["importance"],
-            _state(message),
-            message["created_ts"],
-        )
-        for message in messages
-    ]
+    rows = []
+    for message in messages:
+        state = "read" if message.get("read_at") else "unread"
+        if message.get("acked_at"):
+            state = "acknowledged"
+        elif message.get("ack_required"):
+            state += ", ack required"
+        sent = (message["id"], message["from"], message["subject"], message["importance"])
+        rows.append((*sent, state, message["created_ts"]))
     return show.table(("ID", "FROM", "SUBJECT", "IMPORTANCE", "STATE", "AT"), rows, none="No messages.")
-
-
-def _state(message: Mapping[str, Any]) -> str:
-    if message.get("acked_at"):
-        return "acknowledged"
-    state = "read" if message.get("read_at") else "unread"
-    return f"{state}, ack required" if message.get("ack_required") else state
 
 
 def _message(message: Mapping[str, Any]) -> str:

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command in `arguments`, and return the exit code. The default is the process's arguments."""
+    """Run a command, and return the exit code.
+
+    The default of `arguments` is the command line of this process.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # the caller has closed this stream
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
@@ -38,7 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _short_way(given: list[str]) -> Callable[[], int] | None:
-    """Return the small entry point of a command that runs often or for hours, or None for other commands."""
     if given[:2] == ["guard", "check"] and len(given) > 2 and not given[2].startswith("-"):
         from postroom.cli.guard_check import run_check
 

@@ -47,4 +47,5 @@ def _whole(note: Mapping[str, Any]) -> str:
     )
     text = ", ".join(f"{name} {show.line(value)}" for name, value in facts if value)
     head = f"{note['id']}  {show.line(note['subject'])}: {show.line(note['text'])}"
-    return f"{head}\n  {note['author']}, {show.moment(note['created_ts'])}; {text}"
+    below = f"  {note['author']}, {show.moment(note['created_ts'])}; {text}"
+    return f"{show.folded(head, '  ')}\n{show.folded(below, '  ')}"

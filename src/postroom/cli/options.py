@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
@@ -14,7 +14,7 @@ from postroom.contracts.numbers import read_number
 
 
 def completed(kind: str) -> Callable[[Any, str], list[tuple[str, str]]]:
-    """Return a completion function for a kind of value, which is loaded only when a shell needs it."""
+    """Return a shell completion function for values of a kind, such as "runs"."""
 
     def complete(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
         from postroom.cli import completion
@@ -33,7 +33,6 @@ _PROJECT_OF_AGENT: Final = "postroom.project_of_agent"
 
 
 def _split_agent(ctx: typer.Context, given: str | None) -> str | None:
-    """Return the name in `name` or `name@project`, and store the project for the option `--project`."""
     name, _, project = (given or "").partition("@")
     if name and project:
         ctx.meta[_PROJECT_OF_AGENT] = project
@@ -42,7 +41,6 @@ def _split_agent(ctx: typer.Context, given: str | None) -> str | None:
 
 
 def _project_of_agent(ctx: typer.Context, given: str) -> str:
-    """Return the project of an agent that is written as `name@project`, unless `--project` names another."""
     return str(ctx.meta.get(_PROJECT_OF_AGENT, given)) if given == HERE else given
 
 
@@ -84,7 +82,6 @@ def agent_of_folder() -> str:
 
 
 def _required_agent(ctx: typer.Context, given: str | None) -> str | None:
-    """Return the agent's name like `_split_agent`, or the folder's default agent if no name is given."""
     name = _split_agent(ctx, given or agent_of_folder())
     if not name and not ctx.resilient_parsing:
         ctx.fail(
@@ -121,6 +118,13 @@ Key = Annotated[
         help="Idempotency key: calls with the same key take effect only once.",
     ),
 ]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"] | None,
+    typer.Option(case_sensitive=False, help="The minimum level of the events that are logged."),
+]
+LogFormat = Annotated[
+    Literal["console", "json"] | None, typer.Option(case_sensitive=False, help="The log format.")
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(
@@ -134,7 +138,7 @@ DataDir = Annotated[
 
 
 def numbered(kind: str, least: int = 1) -> Callable[[str], int]:
-    """Return the parser of a number, such as 12 or task-12 for the kind `task`. It is at least `least`."""
+    """Return a parser for numbers of at least `least`, such as 12 or task-12 for the kind `task`."""
 
     def parse(text: str) -> int:
         number = read_number(text, kind)
@@ -157,9 +161,9 @@ Ttl = Annotated[
 
 
 def project_key(text: str) -> str:
-    """Return the key of a project: a path becomes absolute, and a slug stays unchanged.
+    """Return the key of a project, given a path or a slug; a path becomes absolute.
 
-    A text with a slash or a leading dot is a path, because slugs contain neither.
+    A text with a slash, a leading dot or a leading tilde is a path.
 
     Raises:
         InvalidPath: The current folder does not exist.
@@ -173,7 +177,7 @@ def project_key(text: str) -> str:
 
 
 def seconds(text: str, *, unit: str = "", option: str = "", most: timedelta = MAX_DURATION) -> float:
-    """Return the number of seconds in a duration such as 90d. A plain number is counted in `unit`.
+    """Convert a duration such as 90d to a number of seconds. A number without a unit is a number of `unit`.
 
     Raises:
         InvalidArgument: The text is not a duration, or the duration is longer than `most`. The error names

@@ -46,7 +46,7 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _renames(given: Sequence[str]) -> dict[str, str]:
-    """Return the new names of agents, keyed by the old names.
+    """Return the new names of agents in `--rename` options, keyed by the old names.
 
     Raises:
         InvalidArgument: A value is not `OLD=NEW`, or an agent is named twice.

@@ -72,7 +72,7 @@ _WRAPPED: Final = re.compile(r"=\?base64\?.*\?=")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A parsed line from the client."""
+    """A message from the client, parsed from one line."""
 
     body: bytes
     awaits: tuple[RequestId, ...] = ()
@@ -95,7 +95,7 @@ class Message:
 
 
 class UnreadableLine(Exception):
-    """The line is not a message. `answer` is the error to send to the client."""
+    """Raised for a line that is not a message; `answer` is the error response to the client."""
 
     def __init__(self, answer: bytes) -> None:
         super().__init__("the line is not a JSON-RPC message")
@@ -103,7 +103,7 @@ class UnreadableLine(Exception):
 
 
 def read_line(line: bytes) -> Message:
-    """Return the message on a line.
+    """Parse a line of the client as a JSON-RPC message.
 
     Raises:
         UnreadableLine: The line is not JSON, or is not JSON-RPC.
@@ -120,74 +120,55 @@ def read_line(line: bytes) -> Message:
             if isinstance(part, dict) and "id" in part and "method" in part
         )
         return Message(body=body, awaits=awaited, batch=True)
-    if isinstance(document, dict):
-        method = document.get("method", "")
-        named = _id(document.get("id"))
-        is_answer = "result" in document or "error" in document
-        if not isinstance(method, str) or not _PLAIN.fullmatch(method) or not (method or is_answer):
-            raise UnreadableLine(
-                failure(named, INVALID_REQUEST, "the method name of a request contains invalid characters")
-            )
-        parameters = document.get("params")
-        given_fields = parameters if isinstance(parameters, dict) else {}
-        version = _version(given_fields)
-        return Message(
-            body=body,
-            awaits=(named,) if method and "id" in document else (),
-            method=method,
-            headers=_routing(method, given_fields, version) if version else {},
-            version=version,
-            client=_client(given_fields) if method == "initialize" else "",
-            marks=_marks(given_fields) if method == "initialize" else (),
-            cancels=_id(given_fields.get("requestId")) if method == "notifications/cancelled" else None,
-            reads=method in _READING_METHODS
-            or (method == "tools/call" and _is_reading(given_fields.get("name"))),
-            has_key=method == "tools/call" and _has_key(given_fields.get("arguments")),
+    if not isinstance(document, dict):
+        raise UnreadableLine(
+            failure(None, INVALID_REQUEST, "a message must be an object, or an array of objects")
         )
-    raise UnreadableLine(
-        failure(None, INVALID_REQUEST, "a message must be an object, or an array of objects")
+    method, named = document.get("method", ""), _id(document.get("id"))
+    is_answer = "result" in document or "error" in document
+    if not isinstance(method, str) or not _PLAIN.fullmatch(method) or not (method or is_answer):
+        raise UnreadableLine(
+            failure(named, INVALID_REQUEST, "the method name of a request contains invalid characters")
+        )
+    given_fields = _object(document.get("params"))
+    headers, version = dict[str, str](), _plain_text(_object(given_fields.get("_meta")).get(_VERSION_KEY))
+    if version:
+        headers = {"MCP-Protocol-Version": version, "Mcp-Method": method}
+        name = given_fields.get(_NAMED_BY.get(method, ""))
+        if isinstance(name, str):
+            headers["Mcp-Name"] = header_value(name)
+    client, marks = "", tuple[str, ...]()
+    if method == "initialize":
+        client = _plain_text(_object(given_fields.get("clientInfo")).get("name"))[:MAX_NAMES_SHOWN]
+        capabilities = _object(given_fields.get("capabilities"))
+        shows = "io.modelcontextprotocol/ui" in _object(capabilities.get("extensions"))
+        marks = ("elicits",) * ("elicitation" in capabilities) + ("cards",) * shows
+    tool = given_fields.get("name") if method == "tools/call" else None
+    return Message(
+        body=body,
+        awaits=(named,) if method and "id" in document else (),
+        method=method,
+        headers=headers,
+        version=version,
+        client=client,
+        marks=marks,
+        cancels=_id(given_fields.get("requestId")) if method == "notifications/cancelled" else None,
+        reads=method in _READING_METHODS or (isinstance(tool, str) and tool in READING_TOOLS),
+        has_key=method == "tools/call"
+        and bool(_object(given_fields.get("arguments")).get("idempotency_key")),
     )
 
 
-def _is_reading(tool: object) -> bool:
-    return isinstance(tool, str) and tool in READING_TOOLS
+def _object(value: object) -> dict[str, object]:
+    return value if isinstance(value, dict) else {}
 
 
-def _has_key(arguments: object) -> bool:
-    return isinstance(arguments, dict) and bool(arguments.get("idempotency_key"))
-
-
-def _client(parameters: dict[str, object]) -> str:
-    about = parameters.get("clientInfo")
-    name = about.get("name") if isinstance(about, dict) else None
-    return name[:MAX_NAMES_SHOWN] if isinstance(name, str) and _PLAIN.fullmatch(name) else ""
-
-
-def _marks(parameters: dict[str, object]) -> tuple[str, ...]:
-    capabilities = parameters.get("capabilities")
-    if not isinstance(capabilities, dict):
-        return ()
-    extensions = capabilities.get("extensions")
-    shows = isinstance(extensions, dict) and "io.modelcontextprotocol/ui" in extensions
-    return ("elicits",) * ("elicitation" in capabilities) + ("cards",) * shows
-
-
-def _version(parameters: dict[str, object]) -> str:
-    meta = parameters.get("_meta")
-    version = meta.get(_VERSION_KEY) if isinstance(meta, dict) else None
-    return version if isinstance(version, str) and _PLAIN.fullmatch(version) else ""
-
-
-def _routing(method: str, parameters: dict[str, object], version: str) -> dict[str, str]:
-    headers = {"MCP-Protocol-Version": version, "Mcp-Method": method}
-    name = parameters.get(_NAMED_BY.get(method, ""))
-    if isinstance(name, str):
-        headers["Mcp-Name"] = header_value(name)
-    return headers
+def _plain_text(value: object) -> str:
+    return value if isinstance(value, str) and _PLAIN.fullmatch(value) else ""
 
 
 def header_value(text: str) -> str:
-    """Return a text in a form for a header: plain, or as base64 between the marks of the protocol."""
+    """Return a text in the form of a header value, encoded as base64 if necessary."""
     if _PLAIN.fullmatch(text) and text == text.strip() and not _WRAPPED.fullmatch(text):
         return text
     return f"=?base64?{base64.b64encode(text.encode(errors='surrogatepass')).decode('ascii')}?="
@@ -198,7 +179,7 @@ def _id(value: object) -> RequestId:
 
 
 def failure(named: RequestId, code: int, message: str, data: Mapping[str, object] | None = None) -> bytes:
-    """Return a JSON-RPC error as one line, without a line end."""
+    """Return a JSON-RPC error response as one line without a line end."""
     error: dict[str, object] = {"code": code, "message": message}
     if data is not None:
         error["data"] = dict(data)
@@ -206,18 +187,18 @@ def failure(named: RequestId, code: int, message: str, data: Mapping[str, object
 
 
 def failures(message: Message, code: int, text: str, data: Mapping[str, object] | None = None) -> bytes:
-    """Return the same error for every request of a message, as a batch if the message is a batch."""
+    """Return the same JSON-RPC error response for every request in a message."""
     each = [failure(named, code, text, data) for named in message.awaits]
     return b"[" + b",".join(each) + b"]" if message.batch else each[0]
 
 
 def compact(document: object) -> bytes:
-    """Return a document as JSON on one line."""
+    """Return a value as JSON on one line."""
     return json.dumps(document, separators=(",", ":"), default=str).encode()
 
 
 def answered(document: object) -> list[RequestId]:
-    """Return the ids of the requests that a document from the server answers."""
+    """Return the ids of the requests that a server's response answers."""
     items = document if isinstance(document, list) else [document]
     return [
         _id(part.get("id"))
@@ -227,5 +208,5 @@ def answered(document: object) -> list[RequestId]:
 
 
 def build_id_key(named: RequestId) -> tuple[str, RequestId]:
-    """Return an id in a form in which `1` and `"1"` are different."""
+    """Return a request id as a dictionary key; the ids `1` and `"1"` have different keys."""
     return type(named).__name__, named

@@ -13,7 +13,7 @@ from postroom.cli.call import call, shows
 from postroom.cli.help_text import command_group
 from postroom.cli.options import AsJson, DataDir, completed, seconds
 from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision, TooLarge
-from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name, plain_yes_no
+from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name, plain_yes_no, unanswered
 from postroom.contracts.quoting import exact
 from postroom.services.cut_ids import whole_id
 
@@ -55,7 +55,7 @@ def _(found: dict[str, Any]) -> str:
         f"\n{_indented(found['question'])}\n",
     ]
     if found["action"]:
-        lines.append(f"A yes permits exactly this:\n{exact(found['action'])}\n")
+        lines.append(f"A yes permits exactly this:\n  {_indented(exact(found['action']))}\n")
     for place in show.items(found.get("shown")):
         at = f" since {place['at']}" if place["at"] else ""
         lines.append(f"Shown {show.line(place['where'])}{at}.")
@@ -65,22 +65,23 @@ def _(found: dict[str, Any]) -> str:
     answer = ": ".join(filter(None, (word, _indented(found["answer"]))))
     if found["state"] == "closed":
         return "\n".join([*lines, f"Closed on {found['answered_at']}: {answer}"])
+    if found["answered_by"] == "nobody":
+        means = unanswered(found["approved"], f" until {found['answered_at']}")
+        return "\n".join([*lines, f"{means}: {_indented(found['answer'])}"])
     by = " ".join(filter(None, (show.line(found["answered_by"]) or "somebody", found["where"])))
     return "\n".join([*lines, f"Answered by {by} on {found['answered_at']}: {answer}"])
 
 
 def _indented(text: object) -> str:
-    """Return a text whose further lines cannot look like lines of the record."""
     return show.plain(text).replace("\n", "\n  ")
 
 
 def since(one: dict[str, Any]) -> str:
-    """Return when a question was asked, or until when a snoozed question is snoozed."""
+    """Return when a question was asked, or the time until which the question is snoozed."""
     return f"snoozed until {one['snoozed_until']}" if one["snoozed_until"] else str(one["waiting_since"])
 
 
 def _takes(one: dict[str, Any]) -> str:
-    """Return the answers that a question accepts, and the people who may give them."""
     match one["takes"]:
         case "choice":
             taken = " | ".join(one["choices"])
@@ -168,7 +169,7 @@ def every(data_dir: Path | None) -> list[dict[str, Any]]:
 
 
 def _name(given: str | None) -> str | None:
-    """Return the given name, or else the log-in name of the person at this terminal.
+    """Return the given name, or the login name of the user of this terminal.
 
     Raises:
         InvalidArgument: The given name is blank or too long, or contains hidden characters.
@@ -189,7 +190,6 @@ def _name(given: str | None) -> str | None:
 
 
 def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str | None) -> None:
-    """Show the open questions at the terminal, one after the other, and send the person's answers."""
     by, questions = _name(by), every(data_dir)
     if number is not None:
         numbers = {question["number"]: question for question in questions}
@@ -205,7 +205,8 @@ def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str | 
         head = f"{place} of {len(questions)}: {number}, since {since}, from {asker}"
         show.print_line(f"\n{head}\n\n{show.plain(open_question['question'])}\n")
         if open_question["action"]:
-            show.print_line(f"A yes permits exactly this:\n{exact(open_question['action'])}\n")
+            action = _indented(exact(open_question["action"]))
+            show.print_line(f"A yes permits exactly this:\n  {action}\n")
         answer = _prompt_answer(open_question)
         if answer is None:
             continue
@@ -218,7 +219,6 @@ def _ask_in_turn(data_dir: Path | None, number: str | None, why: str, by: str | 
 
 
 def _prompt_answer(one: dict[str, Any]) -> str | dict[str, str] | None:
-    """Return the answer that the person types, or None if the person skips the question."""
     if one["takes"] == "yes_no" and not one["in_words"]:
         while True:
             text = str(typer.prompt("yes, no or skip (y, n, s)", default=_SKIP)).strip().lower()

@@ -94,7 +94,10 @@ _OF_THE_LIBRARY: Final = re.compile(r" or mailbox(?:\.\w+)+(?:\(\))?")
 
 
 def at_the_command_line(error: PostroomError, given: Sequence[str]) -> dict[str, Any]:
-    """Return an error as plain data, in the terms of the command that the arguments `given` run."""
+    """Return an error as plain data, with a remedy that names options of the command.
+
+    `given` are the arguments of the command.
+    """
     words, parameters = _find_command(tuple(given))
     fields = error.as_dict()
 
@@ -124,14 +127,12 @@ def _as_duration(met: re.Match[str]) -> str:
 
 
 def _shown_for(name: str, shown: Mapping[str, str]) -> str | None:
-    """Return the option or argument of the command that sets an argument of a tool, if there is one."""
     names = (*_PARAMETERS.get(name, ()), name, _SUFFIX.sub("", name))
     return next((shown[name] for name in names if name in shown), None)
 
 
 @cache
 def _find_command(given: tuple[str, ...]) -> tuple[list[str], Mapping[str, str]]:
-    """Return the command that the command-line arguments run, and its parameters as people write them."""
     from typer.main import get_command
 
     from postroom.cli.commands import tree
@@ -155,7 +156,7 @@ def _find_command(given: tuple[str, ...]) -> tuple[list[str], Mapping[str, str]]
 
 
 def as_commands(remedy: str) -> str:
-    """Replace the tools in a text by commands, or by the reason why there is no command."""
+    """Replace the names of MCP tools in a remedy with commands."""
     return _TOOL.sub(_replace_word, _CALL.sub(_replace_call, remedy))
 
 

@@ -40,7 +40,7 @@ Ids = Annotated[
 ]
 Shared = Annotated[
     bool,
-    typer.Option("--shared", help="Share the paths with other agents that reserve the same paths as shared."),
+    typer.Option("--shared", help="Allow other agents to reserve the same paths if they use --shared, too."),
 ]
 
 
@@ -157,7 +157,6 @@ def check(
 
 
 def _print_changes(found: Mapping[str, Any], key: str, *, as_json: bool) -> None:
-    """Print the changed reservations. Report on stderr the paths and ids that match none."""
     show.answer(found, as_json=as_json, text=lambda: _print_list(found, key))
     for item in () if as_json else found.get("not_found") or ():
         print(f"No reservation of this agent: {show.line(str(item))}", file=sys.stderr)

@@ -178,21 +178,15 @@ def set_runner(  # noqa: PLR0913 - the options of the command
     runner = {field: value for field, value in fields.items() if value not in (None, [])}
     answer = call("set_runner", data_dir=data_dir, project=project_key(project), agent=name, runner=runner)
     text = "a new runner" if answer.get("replaced") else "a runner: messages start it"
-    woken = _woken(answer.get("waking"))
+    woken = ""  # older servers do not report the unread messages for which runs start now
+    if waking := answer.get("waking"):
+        started = "1 unread message starts" if waking == 1 else f"{show.line(waking)} unread messages start"
+        woken = f"; its {started} it now"
     show.answer(answer, as_json=as_json, text=lambda: f"{show.line(name)} now has {text}{woken}.")
 
 
-def _woken(waking: object) -> str:
-    """Return a note about unread messages for which runs start now. Older servers do not report such runs."""
-    if not waking:
-        return ""
-    if waking == 1:
-        return "; its 1 unread message starts it now"
-    return f"; its {show.line(waking)} unread messages start it now"
-
-
 def what_runs(runner: Mapping[str, Any]) -> str:
-    """Return a short description of the program or the address that a runner uses."""
+    """Return a short description of the program, model or address that a runner uses."""
     if error := runner.get("error"):
         return str(error)
     match runner.get("kind"):

@@ -44,6 +44,16 @@ def runs() -> None:
     """Manage the runs of agents and chats."""
 
 
+def explain(found: Mapping[str, Any]) -> str:
+    """Return why a run is not executing or why it ended; for a retried run, its last error, too."""
+    if not found.get("last_error"):
+        return str(found["why"])
+    failed = found["attempts"] - (found["state"] == "at work")
+    then = f"next at {found['until']}" if found["until"] else found["why"]
+    count = f"{failed} failed attempt{'' if failed == 1 else 's'}"
+    return f"{', '.join(filter(None, (count, then)))}: {found['last_error']}"
+
+
 @shows(app, "list_runs")
 def _(found: dict[str, Any]) -> str:
     rows = [
@@ -52,7 +62,7 @@ def _(found: dict[str, Any]) -> str:
             show.agent(item),
             show.state_word(item["state"]),
             item["finished_at"] or item["started_at"] or item["created_at"],
-            item["why"],
+            explain(item),
         )
         for item in show.items(found.get("runs"))
     ]
@@ -132,7 +142,7 @@ def discard(
 
 @shows(app, "show_control_room")
 def _(found: dict[str, Any]) -> str:
-    """Return the control room as lists of lines, without empty lists."""
+    """Return the control room of a project as text."""
     # Write a line with the paths and the holders of each group of conflicting reservations.
     pairs = found["conflicts"]
     from postroom.mail.reservations import together  # other commands do not need it
@@ -150,9 +160,17 @@ def _(found: dict[str, Any]) -> str:
             f"{question['number']}  {question['agent']}: {question['text']}"
             for question in found["questions"]
         ],
-        "DEAD LETTERS": [f"{item['run_id']}  {item['agent']}: {item['why']}" for item in found["given_up"]],
+        "FAILED": [
+            f"{item['run_ids'][0]}  {item['agent']}: {item['why']}"
+            + (f" (the same failure {len(item['run_ids'])} times)" if len(item["run_ids"]) > 1 else "")
+            for item in found["failed"]
+        ],
         "CONFLICTING RESERVATIONS": lines,
-        "RUNS": [f"{work['run_id']}  {show.agent(work)}: {_stands(work)}" for work in found["works"]],
+        "RUNS": [
+            f"{work['run_id']}  {show.agent(work)}: "
+            + ", ".join(filter(None, (show.state_word(work["state"]), explain(work))))
+            for work in found["works"]
+        ],
         "WAITING FOR EACH OTHER": [
             f"{' -> '.join(wait['names'])}: {show.state_word(wait['state'])}" for wait in found["waits"]
         ],
@@ -164,7 +182,9 @@ def _(found: dict[str, Any]) -> str:
         ],
     }
     return "\n\n".join(
-        "\n".join([head, *(f"  {show.line(row)}" for row in rows)]) for head, rows in lists.items() if rows
+        "\n".join([head, *(show.folded(f"  {show.moment(row)}", "    ") for row in rows)])
+        for head, rows in lists.items()
+        if rows
     )
 
 
@@ -177,11 +197,6 @@ class _Held:
 
 def _describe_hold(one: Mapping[str, Any]) -> _Held:
     return _Held(one["id"], one["holder"], one["pattern"])
-
-
-def _stands(run: Mapping[str, Any]) -> str:
-    word = show.state_word(run["state"])
-    return f"{word}, {run['why']}" if run["why"] else word
 
 
 @shows(app, "list_dead_letters")
@@ -202,7 +217,6 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
-    """Print the output of a run as it arrives, then the result, and return the exit code."""
     printed, seen = "", ""
     while True:
         leave_when_unread()
@@ -213,7 +227,7 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
             print(f"[{show.line(run)}: {_reason(answer)}]", file=sys.stderr)
         seen = state
         whole = output if as_json else without_escapes(strip_partial_escape(output))
-        if piece := _new(printed, whole):
+        if piece := whole[len(printed) :] if whole.startswith(printed) else whole:
             show.write(f"{json.dumps({'output': piece})}\n" if as_json else show.plain(piece))
             printed = whole
         if state not in _OPEN:
@@ -226,15 +240,12 @@ def _follow(run: str, data_dir: Path | None, *, as_json: bool) -> int:
     return DONE if state == "done" else FAILED
 
 
-def _new(printed: str, output: str) -> str:
-    """Return the part of the output that was not printed yet. The output of a retried run starts again."""
-    return output[len(printed) :] if output.startswith(printed) else output
-
-
 def _reason(found: Mapping[str, Any]) -> str:
     word = show.state_word(str(found["state"]))
+    if found.get("last_error"):
+        return f"{word}: {show.moment(explain(found))}"
     text = f"{word}: {show.line(found['why'])}" if found["why"] else word
-    return f"{text}, until {show.line(found['until'])}" if found["until"] else str(text)
+    return f"{text}, until {show.moment(found['until'])}" if found["until"] else str(text)
 
 
 def _print_run(found: Mapping[str, Any]) -> str:

@@ -57,7 +57,7 @@ def add(  # noqa: PLR0913 - an option an argument
         bool,
         typer.Option(
             "--catch-up",
-            help="End with a summary of what happened in the project since the schedule's last message.",
+            help="Append a summary of the project's events since the schedule's last message.",
         ),
     ] = False,
     project: Project = HERE,

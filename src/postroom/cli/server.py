@@ -12,14 +12,12 @@ from postroom.cli import loading, show
 from postroom.cli.call import call, perform, shows
 from postroom.cli.client import Server
 from postroom.cli.exit_codes import FAILED, exit_code
-from postroom.cli.options import AsJson, DataDir
+from postroom.cli.options import AsJson, DataDir, LogFormat, LogLevel
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import InvalidArgument, PostroomError, ServerUnavailable
 from postroom.version import __version__
 
 app = typer.Typer(rich_markup_mode=None)
-
-LogLevel = Literal["debug", "info", "warning", "error"]
 
 
 @app.command()
@@ -40,7 +38,7 @@ def up(  # noqa: PLR0913 - the options of the command
         Literal["full", "core"] | None,
         typer.Option(
             case_sensitive=False,
-            help="The tools that the standard MCP address lists.",
+            help="The set of tools that clients see at the standard MCP URL.",
         ),
     ] = None,
     identity: Annotated[
@@ -70,22 +68,12 @@ def up(  # noqa: PLR0913 - the options of the command
             help="Accept a database that does not match the archive, and move the archive aside.",
         ),
     ] = False,
-    log_level: Annotated[
-        LogLevel | None,
-        typer.Option(
-            case_sensitive=False,
-            help="The minimum level of the events that are logged.",
-        ),
-    ] = None,
-    log_format: Annotated[
-        Literal["console", "json"] | None,
-        typer.Option(
-            case_sensitive=False,
-            help="The log format.",
-        ),
-    ] = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
 ) -> None:
     """Start the server in the foreground. Ctrl-C stops it."""
+    from postroom.app.config import Settings, load_settings
+
     overrides: dict[str, object] = {
         "host": host,
         "port": port,
@@ -98,17 +86,10 @@ def up(  # noqa: PLR0913 - the options of the command
         "log_level": log_level,
         "log_format": log_format,
     }
-    raise typer.Exit(_serve(overrides, new_store=new_store))
-
-
-def _serve(overrides: Mapping[str, object], *, new_store: bool) -> int:
-    """Serve until a signal arrives, and return the exit code. If the server cannot start, print why."""
-    from postroom.app.config import Settings, load_settings
-
     settings: Settings | None = None
     try:
         settings = load_settings(overrides=overrides)
-        return loading.server()(settings, new_store=new_store)
+        code = loading.server()(settings, new_store=new_store)
     except PostroomError as error:
         if settings is not None and settings.log_format == "json":
             from postroom.app.logs import log_refused_start
@@ -117,7 +98,8 @@ def _serve(overrides: Mapping[str, object], *, new_store: bool) -> int:
         else:
             show.failure(error, as_json=False)
             print(f"code: {error.code}", file=sys.stderr)
-        return exit_code(error)
+        code = exit_code(error)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -220,8 +202,8 @@ def _print_repair(one: Mapping[str, Any]) -> str:
 def _print_checks(found: Mapping[str, Any]) -> str:
     lines = []
     for item in show.items(found.get("checks")):
-        detail = f": {show.line(item['detail'])}" if item.get("detail") else ""
-        lines.append(f"{show.line(item['state']):<7} {show.line(item['name'])}{detail}")
+        detail = f": {show.moment(item['detail'])}" if item.get("detail") else ""
+        lines.append(show.folded(f"{show.line(item['state']):<7} {show.line(item['name'])}{detail}", " " * 8))
         if item.get("remedy"):
             lines.append(f"        remedy: {show.line(item['remedy'])}")
     if "repairs" in found:

@@ -41,7 +41,7 @@ _PROBE: Final = timedelta(seconds=2)
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The server to which the commands of this environment connect, whether it is running or not."""
+    """The address of the server to which commands connect, and whether the server is running."""
 
     address: str
     """The address of the server's MCP endpoint.
@@ -51,7 +51,7 @@ class Served:
     runs: bool
 
     def trial(self, client: Client, file: ConfigFile, environment: Mapping[str, str]) -> dict[str, Any]:
-        """Return the result of a real call through a client's file."""
+        """Call the server through a client's configuration file, and return the result."""
         if not self.runs:
             return {
                 "state": "not tried",
@@ -70,7 +70,7 @@ class Served:
 
 
 def served(environment: Mapping[str, str]) -> Served:
-    """Return the server of this environment, even if it does not run.
+    """Return the address of the server to which commands connect, even if the server is not running.
 
     Raises:
         ConfigError: The address, the note or a setting cannot be read.
@@ -100,7 +100,7 @@ QUESTIONS: Final[Mapping[Extra, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Decides which optional parts are written: by options, by existing files, or by asking a person."""
+    """Decides which optional parts `setup` writes for a client."""
 
     given: Mapping[Extra, bool | None]
     yes: bool
@@ -109,10 +109,10 @@ class Questions:
     def answered(
         self, client: Client, target: SetupScope, records: Records, *, hooks: bool
     ) -> dict[Extra, bool]:
-        """Return the decision on each optional part of a client in this scope. Ask a person if necessary.
+        """Return for each optional part of a client whether to write the part; ask a person if necessary.
 
-        Without an option, an existing part is kept, and the person is asked about a missing part. Without a
-        terminal, the answer is no.
+        Without a command-line option, existing parts are kept, and a person is asked about missing parts.
+        Without a terminal, missing parts are not written.
         """
         in_place = extras_in_place(client, target, records)
         offered = [own.extra for own, _ in own_files(client, target) if own.extra]
@@ -130,10 +130,10 @@ class Questions:
 
 
 class SetupGroup(TyperGroup):
-    """A group of commands in which the name of the command `add` can be omitted."""
+    """A command group with the default command `add`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert `add` before arguments that do not name a command of the group."""
+        """Insert the default command `add` if the arguments name no command."""
         first = next((arg for arg in args if not arg.startswith("-")), "")
         if first not in self.commands and args[:1] != ["--help"]:
             args = [DEFAULT, *args]
@@ -265,7 +265,7 @@ def set_up(  # noqa: PLR0913 - each is a choice of its own
     plugin: bool = True,
     verify: bool = True,
 ) -> list[dict[str, Any]]:
-    """Write the entry and the hooks to the files of each client. Return the result for each client.
+    """Write the server's entry and hooks to the files of each client, and return the results.
 
     Raises:
         ConfigError: The command `postroom` is not on the PATH. Nothing was written.
@@ -287,10 +287,10 @@ def set_up(  # noqa: PLR0913 - each is a choice of its own
         form, why = form_to_write(client, target, no_plugin=not plugin)
         extras = questions.answered(form, target, records, hooks=hooks)
         arguments = (tools, hooks, target.is_dry_run, extras)
-        result = _set_up(form, target, way or client.way, server, records, arguments)
-        result["form"] = "settings" if form.market is None else "plugin"
+        result = _set_up(form, target, way or "stdio", server, records, arguments)
+        result["form"] = "settings" if form.switched_on_in is None else "plugin"
         if not target.is_dry_run and "error" not in result:
-            result["refusal"] = load_marketplace(form, target) if form.market is not None else why
+            result["refusal"] = load_marketplace(form, target) if form.switched_on_in is not None else why
             if verify:
                 result["trial"] = server.trial(form, servers_file(form, target), target.environment)
         results.append(result)
@@ -315,7 +315,16 @@ def remove(
             if any(is_recorded(form, target, records) for form in forms(client, target))
         ]
     )
-    results = [_take_out(client, target, records, dry_run=dry_run) for client in taken]
+    results = []
+    for client in taken:
+        try:
+            form = form_in_place(client, target, records)
+            changes = _remove_parts(form, target, records, dry_run=dry_run)
+            if form.switched_on_in is not None and not dry_run:
+                forget(form, target)
+            results.append({**_head(client), "files": _files(changes, dry_run=dry_run)})
+        except PostroomError as error:
+            results.append({**_head(client), **_print_failure(error)})
     document = {
         "dry_run": dry_run,
         "clients": results,
@@ -326,7 +335,7 @@ def remove(
 
 
 def end(results: Sequence[Mapping[str, Any]]) -> None:
-    """Exit with 78 if a client cannot be set up, or with 1 if anything else has failed."""
+    """Exit with code 78 if a client cannot be set up, or with code 1 after another error."""
     if any(result.get("refused") for result in results):
         raise typer.Exit(CONFIGURATION)
     if any("error" in result or result.get("trial", {}).get("state") == "failed" for result in results):
@@ -373,7 +382,8 @@ def _set_up(
             changes = plan(client, wanted, records)
         else:
             taken_out: list[Change] = []
-            if (other := form_in_place(client, target, records)).market != client.market:
+            other = form_in_place(client, target, records)
+            if other.switched_on_in != client.switched_on_in:
                 taken_out = _remove_parts(other, target, records, dry_run=False)
             with records.kept():
                 try:
@@ -386,23 +396,12 @@ def _set_up(
             "way": way,
             "tools": tools,
             "extras": dict(extras),
-            "why": client.why if way == client.way else "as requested",
+            "why": client.why if way == "stdio" else "as requested",
             "files": _files(changes, dry_run=dry_run),
             "to_do": [asdict(item) for item in (*unclear, *to_do(client, target))],
         }
     except PostroomError as error:
         return {**_head(client), "way": way, **_print_failure(error)}
-
-
-def _take_out(client: Client, target: SetupScope, records: Records, *, dry_run: bool) -> dict[str, Any]:
-    try:
-        form = form_in_place(client, target, records)
-        changes = _remove_parts(form, target, records, dry_run=dry_run)
-        if form.market is not None and not dry_run:
-            forget(form, target)
-        return {**_head(client), "files": _files(changes, dry_run=dry_run)}
-    except PostroomError as error:
-        return {**_head(client), **_print_failure(error)}
 
 
 def _print_failure(error: PostroomError) -> dict[str, Any]:
@@ -422,40 +421,36 @@ def _head(client: Client) -> dict[str, Any]:
 
 
 def _files(changes: Sequence[Change], *, dry_run: bool) -> list[dict[str, Any]]:
-    """Return the changes of files, without files that exist neither before nor after the change."""
-    present = [change for change in changes if not change.is_none or change.found.content is not None]
-    return [_file(change, dry_run=dry_run) for change in present]
-
-
-def _file(change: Change, *, dry_run: bool) -> dict[str, Any]:
-    before = "" if change.found.content is None else change.found.text
-    kind = "changed"
-    if change.is_none:
-        kind = "none"
-    elif change.found.content is None:
-        kind = "made"
-    elif change.after is None:
-        kind = "removed"
-    result = {
-        "path": str(change.path),
-        "change": kind,
-        "backup": None if change.backup is None else str(change.backup),
-    }
-    if dry_run:
-        lines = difflib.unified_diff(
-            before.splitlines(keepends=True),
-            (change.after or "").splitlines(keepends=True),
-            str(change.path),
-            str(change.path),
-        )
-        result["diff"] = "".join(
-            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
-        )
-    return result
+    files = []
+    for change in changes:
+        kind = "changed"
+        if change.is_none and change.found.content is None:
+            continue
+        if change.is_none:
+            kind = "none"
+        elif change.found.content is None:
+            kind = "made"
+        elif change.after is None:
+            kind = "removed"
+        backup = None if change.backup is None else str(change.backup)
+        result = {"path": str(change.path), "change": kind, "backup": backup}
+        if dry_run:
+            before = "" if change.found.content is None else change.found.text
+            lines = difflib.unified_diff(
+                before.splitlines(keepends=True),
+                (change.after or "").splitlines(keepends=True),
+                str(change.path),
+                str(change.path),
+            )
+            result["diff"] = "".join(
+                line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
+            )
+        files.append(result)
+    return files
 
 
 def collect_notes(results: Sequence[Mapping[str, Any]], target: SetupScope, *, dry_run: bool) -> list[str]:
-    """Return notes for the person who has set up or removed clients."""
+    """Return notes for the user who has set up or removed clients."""
     unanswered = sorted(
         {
             extra
@@ -469,7 +464,9 @@ def collect_notes(results: Sequence[Mapping[str, Any]], target: SetupScope, *, d
             return ["nothing was written; a dry run does not check the login and trusted folders of clients"]
         return ["nothing was written"]
     if not results:
-        return ["no installed client was found; name a client, for example `claude`"]
+        return [
+            "no installed client was found; install a client, such as Claude Code, and run this command again"
+        ]
     notes = []
     if any(file["change"] != "none" for result in results for file in result["files"]):
         notes.append("open a new session of each client: clients read these files at the start of a session")
@@ -479,7 +476,7 @@ def collect_notes(results: Sequence[Mapping[str, Any]], target: SetupScope, *, d
     if unanswered:
         options = " ".join(f"--{extra}" for extra in unanswered)
         notes.append(f"not written without your consent: {', '.join(unanswered)}; add {options}, or --yes")
-    asking = {client.name: client for client in CLIENTS if client.asks_trust}
+    asking = {client.name: client for client in CLIENTS if client.hooks and client.hooks.asks_trust}
     for result in results:
         client = asking.get(result["client"])
         if client is not None and result.get("way") and len(result["files"]) > 1:
@@ -496,7 +493,7 @@ def collect_notes(results: Sequence[Mapping[str, Any]], target: SetupScope, *, d
 
 
 def done_text(document: Mapping[str, Any]) -> str:
-    """Return the changes of each client's files as lines."""
+    """Return the changes of the clients' files as text."""
     lines: list[str] = []
     for result in document["clients"]:
         dry_run = bool(document["dry_run"])
@@ -513,10 +510,18 @@ def done_text(document: Mapping[str, Any]) -> str:
         else:
             headline = f"{title}: {'would be ' if dry_run else ''}removed"
         lines.append(headline)
+        unchanged = "up to date" if "way" in result else "unchanged: it has no entry from setup"
+        words = {"none": unchanged, "changed": "changed", "made": "made", "removed": "removed"}
         for file in result["files"]:
-            lines += _file_lines(file, is_removal="way" not in result)
-        for item in result.get("to_do", ()):
-            lines.append(f"  {show.line(item['detail'])}\n  remedy: {show.line(item['remedy'])}")
+            lines.append(f"  {show.line(file['path'])}: {words[file['change']]}")
+            if file["backup"]:
+                lines.append(f"  backup: {show.line(file['backup'])}")
+            if file.get("diff"):
+                lines.append(show.plain(file["diff"]).rstrip("\n"))
+        lines += [
+            f"  {show.line(item['detail'])}\n  remedy: {show.line(item['remedy'])}"
+            for item in result.get("to_do", ())
+        ]
         if refusal := result.get("refusal"):
             lines.append(f"  note: {show.line(refusal)}")
         if trial := result.get("trial"):
@@ -525,19 +530,8 @@ def done_text(document: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *(show.line(note) for note in document["notes"])])
 
 
-def _file_lines(one: Mapping[str, Any], *, is_removal: bool) -> list[str]:
-    unchanged = "unchanged: it has no entry from setup" if is_removal else "up to date"
-    fields = {"none": unchanged, "changed": "changed", "made": "made", "removed": "removed"}
-    lines = [f"  {show.line(one['path'])}: {fields[one['change']]}"]
-    if one["backup"]:
-        lines.append(f"  backup: {show.line(one['backup'])}")
-    if one.get("diff"):
-        lines.append(show.plain(one["diff"]).rstrip("\n"))
-    return lines
-
-
 def status_document(found: ClientStatus) -> dict[str, Any]:
-    """Return the status of a client as plain data."""
+    """Return the set-up status of a client as plain data."""
     return {
         "client": found.client,
         "state": found.state,
@@ -558,33 +552,20 @@ def status_document(found: ClientStatus) -> dict[str, Any]:
     }
 
 
-def _state_text(found: ClientStatus) -> str:
-    """Return the state of a client, and the step that its user must take, if there is one."""
-    waits = {"logged_out": "written, logged out", "folder_untrusted": "written, folder not trusted"}
-    lines = [waits.get(finding.drift, "") for finding in found.findings if finding.drift != "hooks_untrusted"]
-    return lines[0] if lines and all(lines) else found.state
-
-
-def _hooks_text(found: ClientStatus) -> str:
-    """Return the state of a client's hooks. Written hooks need not be active."""
-    if any(finding.drift == "hooks_untrusted" for finding in found.findings):
-        return "written, not trusted"
-    return "yes" if found.hooks else ""
-
-
 def statuses_text(found: Sequence[ClientStatus]) -> str:
-    """Return the status of clients: a row for each, followed by the problems."""
-    rows = [
-        (
-            status.client,
-            _state_text(status),
-            status.release.installed if status.release else "",
-            status.way or "",
-            status.tools or "",
-            _hooks_text(status),
-        )
-        for status in found
-    ]
+    """Return a table with the status of each client, followed by the problems."""
+    waits = {"logged_out": "written, logged out", "folder_untrusted": "written, folder not trusted"}
+    rows = []
+    for status in found:
+        drifts = [finding.drift for finding in status.findings]
+        # The step that the user must take stands in place of the state, if no other finding does.
+        steps = [waits.get(drift, "") for drift in drifts if drift != "hooks_untrusted"]
+        state = steps[0] if steps and all(steps) else status.state
+        hooks = "yes" if status.hooks else ""
+        if "hooks_untrusted" in drifts:  # written hooks need not be active
+            hooks = "written, not trusted"
+        installed = status.release.installed if status.release else ""
+        rows.append((status.client, state, installed, status.way or "", status.tools or "", hooks))
     columns = ("CLIENT", "STATE", "RELEASE", "WAY", "TOOLS", "HOOKS")
     lines = [show.table(columns, rows, none="No clients.")]
     for status in found:

@@ -57,7 +57,7 @@ _WHOLE = _NAMES | {
 }
 """The columns that are never truncated: people copy them, or they identify rows or state reasons.
 
-If a row is too long, the terminal shows them on a second line.
+If a row is too long, the terminal shows them below the row.
 """
 _NARROW = 16
 """The minimum width of a column, in characters. A time to the minute fits into such a column."""
@@ -74,27 +74,30 @@ _STYLES = {
 """The styles of words that are alone in a cell, on a terminal with colours."""
 _COLOURS = re.compile(r"(\x1b\[(?:0|3[1-6])m)")
 """Matches the escape sequences that Rich writes for these styles."""
+_WORD = re.compile(r"\s*\S+")
+"""Matches a word and the spaces before it."""
 _MOMENT = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
 """Matches a time. A terminal shows times in local time and to the minute."""
 
 
 def plain(text: object) -> str:
-    """Return a text with its control characters made visible."""
+    """Return a text in which control characters are visible."""
     return readable(str(text))
 
 
 def line(text: object) -> str:
-    """Return a text as one line."""
+    """Return a text as one line; line breaks are replaced."""
     return one_line(str(text))
 
 
 def agent(one: Mapping[str, Any]) -> str:
-    """Return the agent of a run or question, with the project or the chat of the agent."""
-    return f"{one['agent']}@{one['project']}" if one["project"] else f"{one['agent']} in {one['chat']}"
+    """Return the agent of a run or question, together with the agent's project or chat."""
+    where = f"@{one['project']}" if one["project"] else f" in {one.get('chat') or 'a chat'}"
+    return f"{one['agent']}{where}"
 
 
 def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], str]) -> None:
-    """Print the result of a command: as JSON, or as the result of `text`."""
+    """Print the result of a command as JSON, or as the text that the function `text` returns."""
     if as_json:
         print_line(json.dumps(document, indent=2, default=str))
     elif shown := text():
@@ -103,9 +106,9 @@ def answer(document: Mapping[str, object], *, as_json: bool, text: Callable[[], 
 
 
 def failure(error: PostroomError, *, as_json: bool, given: Sequence[str] = ()) -> None:
-    """Print why the command with the arguments `given` failed: as JSON on stdout, or as text on stderr.
+    """Print the error of a command as JSON on stdout, or as text on stderr.
 
-    If stdout cannot be written, the error is printed on stderr.
+    `given` are the arguments of the command. If stdout cannot be written, the error is printed on stderr.
     """
     fields = at_the_command_line(error, given)
     if as_json:
@@ -121,16 +124,17 @@ def failure(error: PostroomError, *, as_json: bool, given: Sequence[str] = ()) -
 
 
 def tell_more(page: Mapping[str, object], option: str) -> None:
-    """Print on stderr how to get the next page of a list, if there is one."""
+    """Print on stderr how to get the next page of a list; do nothing after the last page."""
     if page.get("next") is not None:
         print(f"more results: add {option} {page['next']}", file=sys.stderr)
 
 
 @contextmanager
 def progress(*, as_json: bool) -> Iterator[None]:
-    """Show the progress of a call in the block on stderr, as a bar on a terminal, or else as lines.
+    """Return a context manager that shows the progress of a call on stderr.
 
-    With `--json`, nothing is shown.
+    The progress is shown as a bar on a terminal, and as lines in a pipe. If `as_json` is True, no progress is
+    shown.
     """
     if as_json:
         yield
@@ -138,34 +142,28 @@ def progress(*, as_json: bool) -> Iterator[None]:
         with watched(Lines(_print_aside, time.monotonic)):
             yield
     else:
-        with _drawn_progress():
-            yield
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        doing, far = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[far]"))
+        columns = (SpinnerColumn("line"), doing, BarColumn(bar_width=8), far, TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
+            task = drawn.add_task("", visible=False, far="")
+
+            def told(doing: str, done: int = 0, total: int = 0) -> None:
+                far, of = amount(done, total), total or None
+                drawn.update(task, description=line(doing), completed=done, total=of, far=far, visible=True)
+
+            with watched(told):
+                yield
 
 
 def _print_aside(text: str) -> None:
     print(line(text), file=sys.stderr, flush=True)
 
 
-@contextmanager
-def _drawn_progress() -> Iterator[None]:
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    doing, far = (TextColumn(f"{{task.{name}}}", markup=False) for name in ("description", "fields[far]"))
-    columns = (SpinnerColumn("line"), doing, BarColumn(bar_width=8), far, TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as drawn:
-        task = drawn.add_task("", visible=False, far="")
-
-        def told(doing: str, done: int = 0, total: int = 0) -> None:
-            far, of = amount(done, total), total or None
-            drawn.update(task, description=line(doing), completed=done, total=of, far=far, visible=True)
-
-        with watched(told):
-            yield
-
-
 def outline(found: object, depth: int = 0) -> str:
-    """Return nested data, which no table can show, as indented lines."""
+    """Return nested data as indented lines."""
     indent = "  " * depth
     pairs = (
         found.items()
@@ -187,9 +185,9 @@ def outline(found: object, depth: int = 0) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) -> str:
-    """Return rows as a table on a terminal, or with tabs in a pipe. Return `none` if there are no rows.
+    """Return rows as a table on a terminal, or as lines with tabs in a pipe.
 
-    In a pipe, `none` is printed on stderr, so that a program does not read it as a row.
+    Without rows, the text `none` is returned on a terminal, and printed on stderr in a pipe.
     """
     cells = [[line("" if cell is None else cell) for cell in row] for row in rows]
     if not cells:
@@ -199,7 +197,7 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) 
         return ""
     if not sys.stdout.isatty():
         return "\n".join("\t".join(row) for row in [list(heads), *cells])
-    from rich.cells import cell_len
+    from rich.cells import cell_len, set_cell_size
     from rich.console import Console
 
     room = Console().width
@@ -213,14 +211,58 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, none: str) 
     fitting = next(
         count for count in range(len(heads), 0, -1) if count == 1 or _with_gaps(narrow[:count]) <= room
     )
-    kept_ids = _share_width(widths[:fitting], narrow[:fitting], room)
-    shown = [[_cut(*item) for item in zip(row[:fitting], kept_ids, strict=True)] for row in cells]
-    drawn = _grid(heads[:fitting], shown, at_least=_with_gaps(kept_ids) + 2)
-    return drawn if fitting == len(heads) else "\n".join(_with_the_rest_below(drawn, cells, fitting))
+    least = narrow[:fitting]
+    shared = [min(width, max(few, room)) for width, few in zip(widths[:fitting], least, strict=True)]
+    while _with_gaps(shared) > room and (wide := [at for at, few in enumerate(least) if shared[at] > few]):
+        shared[max(wide, key=shared.__getitem__)] -= 1  # the widest columns shrink first
+    shown = [
+        [
+            cell if cell_len(cell) <= width else set_cell_size(cell, width - 1).rstrip() + "…"
+            for cell, width in zip(row[:fitting], shared, strict=True)
+        ]
+        for row in cells
+    ]
+    drawn = _grid(heads[:fitting], shown, at_least=_with_gaps(shared) + 2)
+    if fitting == len(heads):
+        return drawn
+    top, *lines = drawn.splitlines()
+    texts = [top]  # the cells that do not fit on the screen stand on the lines below
+    for text, row in zip(lines, cells, strict=True):
+        below = [""]
+        for cell in filter(None, row[fitting:]):
+            beside = f"{below[-1]}  {cell}"
+            if cell_len(beside) <= room or cell_len(cell) > room - 2:
+                below[-1] = beside
+            else:  # a cell that fits on a line is not broken
+                below.append(f"  {cell}")
+        texts += [text, *(folded(one, "  ") for one in below if one)]
+    return "\n".join(texts)
+
+
+def folded(text: str, indent: str) -> str:
+    """Return a line of a list; on a terminal, a line that is too long is broken between words.
+
+    `indent` stands before each part except the first. A path or another long word in ASCII is not broken, so
+    that people can copy it. Other long words are broken, because some scripts have no spaces.
+    """
+    if not sys.stdout.isatty():
+        return text
+    from rich.cells import cell_len, chop_cells
+    from rich.console import Console
+
+    width = max(Console().width, len(indent) + _NARROW)
+    parts = [""]
+    for word in _WORD.findall(text):
+        for piece in [word] if word.isascii() else chop_cells(word, width - len(indent)):
+            if not parts[-1] or cell_len(parts[-1] + piece) <= width:
+                parts[-1] += piece
+            else:
+                parts.append(indent + piece.lstrip())
+    return "\n".join(parts)
 
 
 def moment(text: object) -> str:
-    """Return a time in the form for a line. On a terminal, the time is local, to the minute."""
+    """Return a time for a line of output; on a terminal, the time is local."""
     return _MOMENT.sub(_local_minute, line(text)) if sys.stdout.isatty() else line(text)
 
 
@@ -228,40 +270,14 @@ def _local_minute(moment: re.Match[str]) -> str:
     return f"{datetime.fromisoformat(moment[0]).astimezone():%Y-%m-%d %H:%M}"
 
 
-def _share_width(widths: Sequence[int], least: Sequence[int], room: int) -> list[int]:
-    """Return the width of each column, so that all fit into `room`. The widest columns shrink first."""
-    kept_ids = [min(width, max(few, room)) for width, few in zip(widths, least, strict=True)]
-    while _with_gaps(kept_ids) > room and (
-        wide := [at for at, few in enumerate(least) if kept_ids[at] > few]
-    ):
-        kept_ids[max(wide, key=kept_ids.__getitem__)] -= 1
-    return kept_ids
-
-
-def _cut(cell: str, width: int) -> str:
-    from rich.cells import cell_len, set_cell_size
-
-    return cell if cell_len(cell) <= width else set_cell_size(cell, width - 1).rstrip() + "…"
-
-
-def _with_the_rest_below(drawn: str, cells: Sequence[Sequence[str]], fitting: int) -> Iterator[str]:
-    """Yield each row, with cells that do not fit on the screen on a second line."""
-    top, *rows = drawn.splitlines()
-    yield top
-    for shown, row in zip(rows, cells, strict=True):
-        yield shown
-        if below := "  ".join(cell for cell in row[fitting:] if cell):
-            yield f"  {below}"
-
-
 def _with_gaps(widths: Sequence[int]) -> int:
     return sum(widths) + 2 * (len(widths) - 1)
 
 
 def rendered(found: "RenderableType", *, at_least: int = 0) -> str:
-    """Return the text that Rich draws for this terminal, with its width and its colours.
+    """Return the text that Rich renders with the width and the colors of this terminal.
 
-    The text is drawn for a width of at least `at_least` characters. A narrower terminal wraps the lines.
+    A terminal with fewer than `at_least` characters wraps the lines.
     """
     from rich.console import Console
 
@@ -289,26 +305,26 @@ def _grid(heads: Sequence[str], cells: Sequence[Sequence[str]], *, at_least: int
 
 
 def accept_any_text() -> None:
-    """From now on, print characters that the terminal's encoding lacks as escape sequences."""
+    """Make stdout and stderr escape characters that the encoding of the terminal lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def state_word(state: str) -> str:
-    """Return the word for a run's state that people see."""
+    """Return the word that people see for a run's state."""
     from postroom.contracts.work import SHOWN_STATES  # commands that need no server must not load this
 
     return SHOWN_STATES.get(state, state)
 
 
 def print_line(text: str) -> None:
-    """Print a line at once. Exit if no program reads the output any longer."""
+    """Print a line immediately; exit if no program reads the output."""
     write(f"{text}\n")
 
 
 def write(text: str) -> None:
-    """Print a text at once. Exit if no program reads the output any longer."""
+    """Print a text immediately; exit if no program reads the output."""
     try:
         print(text, end="", flush=True)
     except BrokenPipeError as error:
@@ -319,12 +335,12 @@ def write(text: str) -> None:
 
 
 def discarded(ids: Sequence[str]) -> str:
-    """Return the text that reports which dead letters were discarded."""
+    """Return a text that says which dead letters were discarded."""
     return "\n".join(f"Discarded {line(value)}." for value in ids) or "Nothing to discard."
 
 
 def items(found: object) -> list[dict[str, Any]]:
-    """Return the objects of a list from the server.
+    """Return a list of objects from the server after checking the type.
 
     Raises:
         PostroomError: The server sent data of another type.
@@ -337,7 +353,7 @@ def items(found: object) -> list[dict[str, Any]]:
 
 
 def fields(found: object) -> dict[str, Any]:
-    """Return a value from the server after checking that it is an object.
+    """Return an object from the server after checking the type.
 
     Raises:
         PostroomError: The server sent data of another type.

@@ -8,7 +8,10 @@ _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
 
 
 def since(moment: str | None, now: int) -> str:
-    """Return the time that has passed since an ISO 8601 time, such as 3m, or "-" if there is no such time."""
+    """Return the time since `moment` as text, such as 3m, or "-" if `moment` is None.
+
+    `moment` is an ISO 8601 time.
+    """
     if not moment:
         return "-"
     seconds = max(now - from_iso(moment), 0) // 1000

@@ -31,9 +31,10 @@ Log = Callable[[str], None]
 
 
 def ensure_server(environment: Mapping[str, str], log: Log, *, data_dir: Path | None = None) -> str:
-    """Start a server, unless one answers, and return "", or the reason if no server answers in time.
+    """Start a server in the background if no server answers.
 
-    If `POSTROOM_URL` names a server, no server is started here. A started server outlives this process.
+    Return "" if a server answers, or the reason why no server answers. If `POSTROOM_URL` is set, no server is
+    started. The started server continues after the end of this process.
     """
     if _answers(environment, data_dir) or environment.get("POSTROOM_URL"):
         return ""
@@ -79,7 +80,6 @@ def _answers(environment: Mapping[str, str], data_dir: Path | None) -> bool:
 
 
 def _for_server(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment for the server, with absolute paths and without the client's secrets."""
     by_name = {name: value for name, value in environment.items() if name not in places.CLIENT_NAMES}
     by_name[places.DATA_DIR_NAME] = str(folder)
     if environment.get(places.CONFIG_NAME):

@@ -47,7 +47,7 @@ MAX_PAUSE: Final = timedelta(minutes=1)
 
 
 class PendingRequest:
-    """A message in progress, with the ids of the requests that still need a response."""
+    """A message from the client, with the ids of the requests that have not been answered."""
 
     def __init__(self, message: Message) -> None:
         self.message = message
@@ -57,21 +57,17 @@ class PendingRequest:
         self.dropped = False
 
     def drop(self) -> None:
-        """Abort the request, so that nothing more is written for it."""
+        """Abort the request, so that no further response is written."""
         self.dropped = True
         if self.exchange is not None:
             self.exchange.break_off()
 
 
 class Proxy:
-    """Forwards each line to the server that `locate` finds, and passes the server's lines to `write`.
+    """Forwards each line of the client to the server, and writes the server's lines for the client.
 
-    If no server accepts a connection, `start` starts one. Then the request is sent again, because no part of
-    it has reached a server. After a failed start, the proxy waits for 1 s, then 2 s, up to 60 s, before it
-    tries again to start a server. In this time, the proxy answers requests with an error.
-
-    If a server dies before it responds, requests that change nothing or have an idempotency key are sent
-    again to the next server. For other requests, the client gets an error that the outcome is unknown.
+    `locate` finds the server. If no server accepts a connection, `start` starts a server. If the server dies,
+    a request that changes nothing or has an idempotency key is sent again.
     """
 
     def __init__(
@@ -121,7 +117,7 @@ class Proxy:
             self._start_what_fits()
 
     def finish(self, *, grace: timedelta = GRACE) -> None:
-        """Abort open streams. Wait up to `grace` for other requests, then abort them, too."""
+        """Abort open streams, and wait up to `grace` for the responses to all other requests."""
         with self._changed:
             for request in self._running:
                 if request.streams:
@@ -143,11 +139,6 @@ class Proxy:
             threading.Thread(target=self._run, args=(request,), daemon=True).start()
 
     def _cancel(self, message: Message) -> bool:
-        """Abort the request that a message cancels, and return whether the message need not be forwarded.
-
-        From the revision 2026-07-28 on, it is enough to close the stream. With an older revision, the server
-        also gets the message.
-        """
         wanted = protocol.build_id_key(message.cancels)
         with self._changed:
             request = next(
@@ -174,8 +165,11 @@ class Proxy:
             try:
                 self._exchange(request, endpoint, exchange)
             except ServerUnavailable as lost:
-                message = request.message
-                if request.dropped or not (message.reads or message.has_key) or not _broke_off(lost):
+                message, cause = request.message, lost.__cause__
+                # An error response or a timeout does not count as a lost connection.
+                is_lost = isinstance(cause, OSError | http.client.HTTPException)
+                is_lost = is_lost and not isinstance(cause, TimeoutError)
+                if request.dropped or not (message.reads or message.has_key) or not is_lost:
                     raise
                 try:
                     endpoint, exchange = self._connected_somehow(request)
@@ -200,14 +194,12 @@ class Proxy:
                 self._changed.notify_all()
 
     def _connect(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
-        """Connect to the server, and return its endpoint, and the connection, which the request can abort."""
         endpoint = self._locate()
         request.exchange = exchange = Exchange(endpoint, timeout=SILENCE)
         exchange.connect()
         return endpoint, exchange
 
     def _connected_somehow(self, request: PendingRequest) -> tuple[Endpoint, Exchange]:
-        """Connect to the server. If no server accepts the connection, start one."""
         try:
             return self._connect(request)
         except ServerUnavailable:
@@ -231,7 +223,6 @@ class Proxy:
                 return result
 
     def _exchange(self, request: PendingRequest, endpoint: Endpoint, exchange: Exchange) -> None:
-        """Send a request, and write its answer."""
         try:
             message = request.message
             headers = {
@@ -277,7 +268,6 @@ class Proxy:
             exchange.close()
 
     def _deliver(self, request: PendingRequest, document: object, raw: bytes) -> None:
-        """Write a document from the server as a line, and mark the requests that it answers as answered."""
         if (
             (isinstance(document, dict) and document.get("id") is None and "error" in document)
             and len(request.message.awaits) == 1
@@ -286,16 +276,13 @@ class Proxy:
             document = {**document, "id": request.message.awaits[0]}
             raw = protocol.compact(document)
         if request.message.method == "initialize":
-            self._settle(document)
+            result = document.get("result") if isinstance(document, dict) else None
+            version = result.get("protocolVersion") if isinstance(result, dict) else None
+            if isinstance(version, str):
+                self._version, self._modern = protocol.header_value(version), False
         request.owed -= {protocol.build_id_key(named) for named in protocol.answered(document)}
         if not request.dropped:
             self._write(protocol.compact(document) if b"\n" in raw or b"\r" in raw else raw)
-
-    def _settle(self, document: object) -> None:
-        result = document.get("result") if isinstance(document, dict) else None
-        version = result.get("protocolVersion") if isinstance(result, dict) else None
-        if isinstance(version, str):
-            self._version, self._modern = protocol.header_value(version), False
 
     def _fail(self, request: PendingRequest, error: PostroomError) -> None:
         if request.dropped:
@@ -313,17 +300,8 @@ class Proxy:
         self._write(protocol.failures(left, protocol.SERVER_FAILURE, text, error.as_dict()))
 
 
-def _broke_off(error: ServerUnavailable) -> bool:
-    """Return whether the connection was lost. An error response or a timeout does not count."""
-    cause = error.__cause__
-    return isinstance(cause, OSError | http.client.HTTPException) and not isinstance(cause, TimeoutError)
-
-
 class LineWriter:
-    """Writes complete lines to a file descriptor, from one thread at a time, until the reader closes it.
-
-    The interpreter's buffer is not used: the process would abort if a thread held the buffer's lock at exit.
-    """
+    """Writes complete lines to a file descriptor; threads take turns."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -331,7 +309,7 @@ class LineWriter:
         self.is_open = True
 
     def write(self, line: bytes) -> None:
-        """Write a complete line."""
+        """Write a complete line; do nothing after the reader has closed the descriptor."""
         left = memoryview(line + b"\n")
         with self._lock:
             try:
@@ -342,10 +320,9 @@ class LineWriter:
 
 
 def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = None) -> int:
-    """Serve MCP on stdin and stdout until stdin closes. Return the exit code.
+    """Serve MCP on stdin and stdout until stdin is closed, and return the exit code.
 
-    `start` starts a server, unless one answers. The proxy calls `start` before the first line, and whenever
-    no server answers.
+    `start` starts a server if no server answers.
     """
     # Reserve stdout for the protocol, and redirect all other output of this process to stderr.
     sys.stdout.flush()
@@ -365,9 +342,10 @@ def carry(find: Callable[[], Endpoint], *, start: Callable[[], str] | None = Non
 
 
 def serve_stdio(*, start: bool, data_dir: Path | None = None, tools: str | None = None) -> int:
-    """Serve MCP over stdio until stdin closes. With `start`, start a server whenever no server answers.
+    """Serve MCP over stdio until stdin is closed, and return the exit code.
 
-    `tools` (`core` or `full`) selects the address of the server, and thereby the tools that the server lists.
+    If `start` is True, a server is started whenever no server answers. `tools` is `core` or `full`, and
+    selects the tools that the server lists.
     """
     environment = places.environment()
     folder = None if data_dir is None else places.absolute(str(data_dir), environment)

@@ -61,7 +61,6 @@ def support_bundle(
 
 
 def _collect_files(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
-    """Return the files of the bundle, and whether a server has provided them."""
     try:
         answer = call("collect_support_bundle", data_dir=data_dir)
     except ServerUnavailable as error:

@@ -73,7 +73,6 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _note(task: Mapping[str, Any]) -> str:
-    """Return why a task waits or is blocked, and by whom, or when its claim expires."""
     if task["lease_ends_ts"]:
         return f"until {task['lease_ends_ts']}"
     after = f"after {', '.join(map(str, task['depends_on']))}" if task["depends_on"] else ""

@@ -108,7 +108,6 @@ def _(found: dict[str, Any]) -> str:
 
 
 def _state(token: Mapping[str, Any]) -> str:
-    """Return whether a token is valid, and when it expires or became invalid."""
     state, until = token["state"], token["expires_at"]
     if state in ("revoked", "expired"):
         return f"{state} {token['revoked_at'] or until}"

@@ -14,6 +14,7 @@ from postroom.cli.call import perform
 from postroom.cli.client import Server
 from postroom.cli.help_text import examples
 from postroom.cli.options import AsJson, DataDir
+from postroom.cli.runs import explain
 from postroom.cli.span import since
 from postroom.contracts.clock import SystemClock
 from postroom.contracts.errors import ServerUnavailable
@@ -65,7 +66,7 @@ def top(
 
 
 def look(server: Server) -> dict[str, Any]:
-    """Return the data for the screen: the server, questions, runs, tasks and waiting messages."""
+    """Return the data for the overview: the server, questions, runs, tasks and waiting messages."""
     answer = perform(server, "list_runs")
     runs = show.items(answer.get("runs"))
     for run in runs:
@@ -90,7 +91,6 @@ def look(server: Server) -> dict[str, Any]:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[], bool]]:
-    """Yield a function that waits briefly for a key and returns whether it was q. Restore the terminal."""
     import termios
     import tty
 
@@ -108,7 +108,7 @@ def _keys() -> Iterator[Callable[[], bool]]:
 
 
 def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
-    """Return the screen, with the width of the terminal and at most `lines` lines."""
+    """Return the overview as wide as the terminal, with at most `lines` lines."""
     from rich.console import Console, Group
     from rich.text import Text
 
@@ -131,7 +131,7 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
             ],
         ),
         ("ACTIVE", "green", [_run(item, now, item.get("last_line", "")) for item in states["at work"]]),
-        ("QUEUED", "yellow", [_run(item, now, item["why"]) for item in states["queued"]]),
+        ("QUEUED", "yellow", [_run(item, now, explain(item)) for item in states["queued"]]),
         ("TASKS", "blue", [_task(task, now) for task in found["tasks"]]),
         (
             "WAITING MESSAGES",
@@ -148,7 +148,11 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
             ],
         ),
         ("FAILED", "red", [_run(item, now, item["why"]) for item in states["failed"]]),
-        ("LATELY", "cyan", [_ended_row(item, now) for item in ended]),
+        (
+            "LATELY",
+            "cyan",
+            [_run(item, now, "", f"  {show.state_word(item['state']):<9}") for item in ended],
+        ),
     ]
     console = Console()
     head = _head(found, states)
@@ -165,8 +169,6 @@ def drawn(found: Mapping[str, Any], *, lines: int | None = None) -> "Group":
 
 @dataclass(slots=True)
 class _List:
-    """A list that can be shortened. The first line of each row identifies the row."""
-
     name: str
     colour: str
     rows: Sequence[Sequence[str]]
@@ -189,7 +191,6 @@ class _List:
 
 
 def _fit(lists: Sequence[_List], room: int) -> None:
-    """Shorten lists to `room` lines: remove rows of the longest lists, then lines of rows, then gaps."""
     for item in lists:
         item.few = min(_FEW, len(item.rows))
     while sum(item.height() for item in lists) > room:
@@ -225,14 +226,9 @@ Row = tuple[str, str, str, str, str]
 """The cells of a row: id, time, result, agent or subject, and a text with its own line."""
 
 
-def _run(run: Mapping[str, Any], now: int, text: str) -> Row:
+def _run(run: Mapping[str, Any], now: int, text: str, state: str = "") -> Row:
     moment = run["finished_at"] or run["started_at"] or run["created_at"]
-    return run["run_id"], since(moment, now), "", show.agent(run), text
-
-
-def _ended_row(run: Mapping[str, Any], now: int) -> Row:
-    run_id, moment, _, whose, _ = _run(run, now, "")
-    return run_id, moment, f"  {show.state_word(run['state']):<9}", whose, ""
+    return run["run_id"], since(moment, now), state, show.agent(run), text
 
 
 def _task(one: Mapping[str, Any], now: int) -> Row:
@@ -241,10 +237,6 @@ def _task(one: Mapping[str, Any], now: int) -> Row:
 
 
 def _rows(rows: Sequence[Row], room: int) -> list[list[str]]:
-    """Return the lines of each row. The id is never cut, and the text is cut at the edge.
-
-    An agent or subject that does not fit into the row is on a line below, if it fits there.
-    """
     from rich.cells import cell_len
 
     width, results = max(len(name) for name, *_ in rows), []
@@ -253,5 +245,5 @@ def _rows(rows: Sequence[Row], room: int) -> list[list[str]]:
         beside, below = f"{head}  {text}", f"    {text}"
         fits_below = cell_len(beside) > room >= cell_len(below)
         lines = [head.rstrip(), below] if fits_below else [beside]
-        results.append([*lines, f"    {show.line(detail)}"] if detail else lines)
+        results.append([*lines, f"    {show.moment(detail)}"] if detail else lines)
     return results

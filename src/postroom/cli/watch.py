@@ -74,15 +74,21 @@ def watch(
             sys.stderr.write(f"{show.plain(error.describe())}\n")
             raise SystemExit(FAILED) from None
     for message in messages(_who(acting, project), after):
-        show.print_line(_as_json(message) if as_json else _as_line(message))
+        if as_json:
+            names = ("seq", "id", "from", "kind", "importance", "ack_required", "thread_id", "created_ts")
+            show.print_line(json.dumps({name: message[name] for name in names}))
+        else:
+            words = (message["seq"], message["id"], message["importance"], message["from"])
+            show.print_line("\t".join(show.line(word) for word in words))
 
 
 def messages(
     who: Mapping[str, object], after: int | None, *, is_quiet: bool = False
 ) -> Iterator[Mapping[str, Any]]:
-    """Yield each message once, as it arrives. A request for the next one marks the last one as announced.
+    """Yield each new message once.
 
-    Unless `is_quiet`, report on stderr that the server is down.
+    A request for the next message marks the last message as announced. Unless `is_quiet` is True, an outage
+    of the server is reported on stderr.
 
     Raises:
         PostroomError: The inbox cannot be followed, and a retry does not help.
@@ -112,9 +118,9 @@ def messages(
 
 
 def wait_to_wake(who: Mapping[str, str], after: int | None) -> NoReturn:
-    """Wait for an unread message, and announce it once.
+    """Wait for an unread message, announce the message once, and exit.
 
-    If another process waits for the agent already, exit at once, because one wake-up is enough.
+    Exit immediately if another process is waiting for the same agent.
 
     Raises:
         PostroomError: The inbox cannot be followed, and a retry does not help.
@@ -149,34 +155,21 @@ def _who(acting: str | None, project: str) -> dict[str, str]:
     return {"project_key": project_key(project), "agent_name": acting}
 
 
-def _as_line(message: Mapping[str, Any]) -> str:
-    words = (message["seq"], message["id"], message["importance"], message["from"])
-    return "\t".join(show.line(word) for word in words)
-
-
-def _as_json(message: Mapping[str, Any]) -> str:
-    names = ("seq", "id", "from", "kind", "importance", "ack_required", "thread_id", "created_ts")
-    return json.dumps({name: message[name] for name in names})
-
-
 class Patience:
-    """Waits, with growing pauses, until a server can be reached again.
-
-    The class reports once that the server is down, and once that the server answers again.
-    """
+    """Waits for an unreachable server with growing pauses, and reports each outage once."""
 
     def __init__(self, *, is_quiet: bool = False) -> None:
         self._is_quiet = is_quiet
         self._pause, self._is_waiting = MIN_PAUSE, False
 
     def reset(self) -> None:
-        """Reset the pause to the shortest one, because the server has answered."""
+        """Reset the pause to the minimum after a response of the server."""
         if self._is_waiting:
             self._say("the server is back")
         self._pause, self._is_waiting = MIN_PAUSE, False
 
     def wait_out(self, error: PostroomError) -> None:
-        """Pause after an error of the server, before the next attempt.
+        """Pause after an error, before the next attempt to reach the server.
 
         Raises:
             PostroomError: The given error, if a retry does not help.
@@ -196,10 +189,7 @@ class Patience:
 
 
 def leave_when_unread() -> None:
-    """Exit if no program reads the output any longer. The next line may be written days later.
-
-    A pipe reports the lost reader as an error. A socket, as in hooks of Node clients, reports a hang-up.
-    """
+    """Exit if no program reads the output any longer."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(sys.stdout.fileno(), select.POLLERR)
@@ -208,5 +198,5 @@ def leave_when_unread() -> None:
 
 
 def terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
-    """Exit with the code for SIGTERM."""
+    """Exit with the exit code for SIGTERM."""
     raise SystemExit(TERMINATED)

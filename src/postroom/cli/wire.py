@@ -26,7 +26,7 @@ LARGEST_ANSWER: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """The address of the server, and the token with which to call it."""
+    """The address of a server, and the tokens for requests to the server."""
 
     url: str
     """The URL of the server, perhaps with the path prefix of a proxy, without a slash at the end."""
@@ -35,7 +35,7 @@ class Endpoint:
     agent_token: str = field(default="", repr=False)
 
     def headers(self) -> dict[str, str]:
-        """Return the headers that every request has."""
+        """Return the HTTP headers that every request to the server needs."""
         result = {"User-Agent": COMMANDS}
         if self.token:
             result["Authorization"] = f"Bearer {self.token}"
@@ -46,7 +46,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request to send."""
+    """An HTTP request to the server."""
 
     path: str
     method: str = "POST"
@@ -56,7 +56,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The server's response."""
+    """An HTTP response from the server."""
 
     status: int
     content_type: str
@@ -71,7 +71,7 @@ class Reply:
 
 
 class Exchange:
-    """A request and its response. Another thread may abort the exchange at any time."""
+    """An HTTP request and its response; another thread may abort the exchange at any time."""
 
     def __init__(self, endpoint: Endpoint, *, timeout: timedelta = ANSWER_TIMEOUT) -> None:
         self._endpoint = endpoint
@@ -84,7 +84,7 @@ class Exchange:
         self._broken_off = False
 
     def connect(self) -> None:
-        """Connect to the server. If the connection fails, no part of a call has reached a server.
+        """Connect to the server; after a failure, no part of a request has been sent.
 
         Raises:
             ServerUnavailable: No server accepts a connection at the endpoint.
@@ -104,9 +104,7 @@ class Exchange:
             ) from error
 
     def send(self, call: Call) -> http.client.HTTPResponse:
-        """Send a call, and return the response as soon as its headers have arrived.
-
-        The caller reads the body from the response.
+        """Send a request, and return the response after the response headers have arrived.
 
         Raises:
             ServerUnavailable: No server answers at the endpoint in time.
@@ -125,7 +123,7 @@ class Exchange:
             raise unavailable(self._endpoint, error) from error
 
     def break_off(self) -> None:
-        """Close the stream now, so that the server ends the request."""
+        """Close the connection while another thread uses it, so that the server ends the request."""
         self._broken_off = True
         held = self._socket
         if held is not None:
@@ -135,12 +133,12 @@ class Exchange:
                 return  # it is already closed
 
     def close(self) -> None:
-        """Close the connection. A second call does nothing."""
+        """Close the connection; a second call has no effect."""
         self._connection.close()
 
 
 def exchange(endpoint: Endpoint, call: Call, *, timeout: timedelta = ANSWER_TIMEOUT) -> Reply:
-    """Send a request, and return the whole response.
+    """Send a request to the server, and return the whole response.
 
     Raises:
         ServerUnavailable: No server answers in time, or the response is incomplete.
@@ -156,7 +154,7 @@ def exchange(endpoint: Endpoint, call: Call, *, timeout: timedelta = ANSWER_TIME
 
 
 def whole_body(endpoint: Endpoint, response: http.client.HTTPResponse) -> bytes:
-    """Read the rest of a response.
+    """Read and return the body of a response.
 
     Raises:
         ServerUnavailable: The response is incomplete.
@@ -178,12 +176,12 @@ def whole_body(endpoint: Endpoint, response: http.client.HTTPResponse) -> bytes:
 
 
 def content_type(response: http.client.HTTPResponse) -> str:
-    """Return the media type of a response, without its parameters."""
+    """Return the media type of a response, without parameters."""
     return (response.getheader("Content-Type") or "").split(";", 1)[0].strip().lower()
 
 
 def unavailable(endpoint: Endpoint, error: Exception) -> PostroomError:
-    """Return the error for a request whose response was lost. The request may have reached the server."""
+    """Return the error for a request without a response, which the server may have executed."""
     if isinstance(error, TimeoutError):
         return ServerUnavailable(
             f"the server at {endpoint.url} did not answer in time; the call may have taken effect",
@@ -202,7 +200,7 @@ def unavailable(endpoint: Endpoint, error: Exception) -> PostroomError:
 
 
 def parts(url: str) -> SplitResult:
-    """Split a server's address into its parts.
+    """Split the URL of a server into its parts.
 
     Raises:
         ConfigError: The address is not an http or https address with a host.

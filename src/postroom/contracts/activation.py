@@ -14,7 +14,7 @@ from postroom.contracts.tools import ToolCallResume, ToolDescriptor
 
 
 class RunMode(StrEnum):
-    """The way in which the run was requested."""
+    """The way in which a run was requested."""
 
     FOREGROUND = "foreground"
     SCHEDULED = "scheduled"
@@ -23,7 +23,7 @@ class RunMode(StrEnum):
 
 
 class AdapterKind(StrEnum):
-    """The protocol through which the run was requested."""
+    """The protocol through which a run was requested."""
 
     INTERNAL = "internal"
     ACP = "acp"
@@ -43,7 +43,7 @@ class RunOrigin(StrEnum):
 
 
 class RunRequestOrigin(StrEnum):
-    """The kind of caller that requested a run, under the names that external programs use."""
+    """The kind of caller that requested a run, in the spelling of external programs."""
 
     USER = "User"
     MCP = "Mcp"
@@ -52,12 +52,12 @@ class RunRequestOrigin(StrEnum):
 
     @classmethod
     def of(cls, origin: RunOrigin) -> "RunRequestOrigin":
-        """Return the external name of the kind of caller that requested a run."""
+        """Return the external spelling of a caller kind."""
         return _OUTSIDE[origin]
 
     @property
     def inside(self) -> RunOrigin:
-        """The internal name of this origin."""
+        """The matching `RunOrigin`."""
         return next(origin for origin, word in _OUTSIDE.items() if word is self)
 
 
@@ -70,7 +70,7 @@ _OUTSIDE = {
 
 
 class BusyPolicy(StrEnum):
-    """The policy for input to a busy thread, in the library, in mail and in chats.
+    """The rule for new input on a busy thread.
 
     interrupt: the active run stops and queued runs are superseded. queue: the input waits its turn. steer:
     the active run reads the input at its next step; if the run cannot, the input waits its turn. collect: the
@@ -92,7 +92,7 @@ Strategy = BusyPolicy
 
 
 class Recovery(StrEnum):
-    """Whether an execution starts for the first time, from the last checkpoint, or from the beginning."""
+    """Whether an execution is the first one, resumes a checkpoint, or starts from the beginning."""
 
     START = "start"
     RESUME = "resume"
@@ -100,7 +100,7 @@ class Recovery(StrEnum):
 
 
 class InferenceOverride(Record, frozen=True, kw_only=True):
-    """Model settings of one submission, which override the settings of the agent."""
+    """The model settings of one submission, which override the settings of the agent."""
 
     upstream_model: str | None = None
     temperature: float | None = None
@@ -113,7 +113,7 @@ class InferenceOverride(Record, frozen=True, kw_only=True):
 
 
 class RunOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Options for executing a run."""
+    """Options for the execution of a run."""
 
     overrides: InferenceOverride | None = None
     frontend_tools: tuple[ToolDescriptor, ...] = ()
@@ -139,13 +139,12 @@ _RESUMED = RunTraceContext(run_mode=RunMode.RESUME)
 
 
 class DeliveryOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Queue options of one submission; durations and times are in milliseconds.
+    """The queue options of one submission.
 
-    Priority 0 is served first, and 255 last. A dispatch becomes a dead letter if it has not started at
-    `deadline_at`. Retry options that are None are taken from the mailbox's settings. `max_attempts` limits
-    the attempts after all kinds of failures. `max_interruptions` is the number of executions that a server's
-    shutdown or crash may interrupt; one more interruption makes the dispatch a dead letter. The first retry
-    delay is at most `retry_delay_ms`, and doubles with each attempt up to `max_retry_delay_ms`.
+    All durations and times are in milliseconds. Priority 0 is served first, and priority 255 last. A dispatch
+    that has not started at `deadline_at` becomes a dead letter. Retry options with the value None use the
+    mailbox's settings. `max_interruptions` is the number of executions that a shutdown or crash may
+    interrupt. Retry delays start at `retry_delay_ms` and double up to `max_retry_delay_ms`.
     """
 
     priority: int = 128
@@ -162,7 +161,7 @@ class DeliveryOptions(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunHints(Record, frozen=True, kw_only=True):
-    """Ids that the caller chose, or that were generated before the run was submitted."""
+    """The ids that were chosen before a run is submitted."""
 
     key: str | None = None
     """The caller's key for this job; `run_id` is derived from the key, and error messages contain the key."""
@@ -172,7 +171,7 @@ class RunHints(Record, frozen=True, kw_only=True):
 
 
 class RunActivationSnapshot(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The stored part of a request, without message bodies and objects that exist in one process only."""
+    """The stored part of a run request, without message bodies and in-process objects."""
 
     thread_id: str
     agent_id: str | None = None
@@ -185,7 +184,7 @@ class RunActivationSnapshot(Record, frozen=True, kw_only=True, omit_defaults=Tru
     seeded_decisions: tuple[tuple[str, ToolCallResume], ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise an error if an id is blank.
+        """Raise an error if an id in the request is blank.
 
         Raises:
             InvalidActivation: The id of the thread or of a decided call is blank.
@@ -201,11 +200,10 @@ class RunActivationSnapshot(Record, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class RunActivation(Record, frozen=True, kw_only=True):
-    """A request for a run, which the caller passes to the mailbox, and the mailbox passes to the executor.
+    """A request for a run, which a caller passes to the mailbox and the mailbox passes to an executor.
 
-    When an executor receives a request, `trace.dispatch_id` and `trace.session_id` are set, and
-    `hints.run_id` or `continue_run_id` names the run. `attempt` counts attempts from 1. `recovery` states how
-    this execution starts. `control` exists only in this process and is never stored.
+    `attempt` counts attempts from 1. `recovery` says whether the execution is the first one, resumes a
+    checkpoint, or starts from the beginning. `control` is never stored.
     """
 
     thread_id: str
@@ -238,7 +236,10 @@ class RunActivation(Record, frozen=True, kw_only=True):
         continue_run_id: str | None = None,
         decisions: Sequence[tuple[str, ToolCallResume]] = (),
     ) -> "RunActivation":
-        """Return a request to run an agent on a thread; a string becomes a message from a person."""
+        """Return a request to run an agent on a thread.
+
+        A string in `messages` becomes a message from a person.
+        """
         return cls(
             thread_id=thread_id,
             messages=tuple(
@@ -252,7 +253,7 @@ class RunActivation(Record, frozen=True, kw_only=True):
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run, or None if no id was chosen yet."""
+        """The id of the run, or None if no id has been chosen yet."""
         return self.continue_run_id or self.hints.run_id
 
     def continuing(self, run_id: str) -> "RunActivation":
@@ -260,21 +261,24 @@ class RunActivation(Record, frozen=True, kw_only=True):
         return replace(self, continue_run_id=run_id, trace=replace(self.trace, run_mode=RunMode.RESUME))
 
     def traced(self, **changes: Json) -> "RunActivation":
-        """Return a copy of the request in which the given fields of `trace` are replaced."""
+        """Return a copy of the request with the given fields of `trace` replaced."""
         return replace(self, trace=replace(self.trace, **changes))
 
     def hinted(self, **changes: str | None) -> "RunActivation":
-        """Return a copy of the request with these hints."""
+        """Return a copy of the request with the given fields of `hints` replaced."""
         return replace(self, hints=replace(self.hints, **changes))
 
     def delivered(self, **changes: Json) -> "RunActivation":
-        """Return a copy of the request in which the given fields of `delivery` are replaced."""
+        """Return a copy of the request with the given fields of `delivery` replaced."""
         return replace(self, delivery=replace(self.delivery, **changes))
 
     def snapshot(
         self, *, trigger_message_ids: Sequence[str], covered: SeqRange | None
     ) -> RunActivationSnapshot:
-        """Return the part of the request that is stored, after its messages were committed."""
+        """Return the part of the request that is stored.
+
+        The messages of the request must already be committed.
+        """
         return RunActivationSnapshot(
             thread_id=self.thread_id,
             agent_id=self.agent_id,

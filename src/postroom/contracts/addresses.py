@@ -13,12 +13,12 @@ _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]*)(:[0-9]{0,5})?")
 
 
 def is_postgres_address(text: str) -> bool:
-    """Return whether a text looks like a PostgreSQL address, even if the address is malformed."""
+    """Return whether a text looks like a PostgreSQL address, including malformed addresses."""
     return text.startswith(_SCHEMES) or re.match(r"\s*[a-z_]+\s*=", text) is not None
 
 
 def refuse_malformed_address(text: str) -> None:
-    """Raise an error if libpq could not parse the address, or would connect to an unintended host.
+    """Raise an error if a PostgreSQL address is malformed or ambiguous.
 
     Raises:
         ValueError: The address is malformed. The error does not quote the address, which may contain a

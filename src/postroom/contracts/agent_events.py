@@ -14,7 +14,7 @@ from postroom.contracts.tools import ToolCallOutcome, ToolResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunIdentity:
-    """The run and the execution that an event belongs to."""
+    """The run and the execution to which an event belongs."""
 
     thread_id: str
     run_id: str
@@ -32,7 +32,7 @@ class RunIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEvent:
-    """One event of an execution."""
+    """An event of an execution."""
 
     event_type: ClassVar[str] = ""
     is_terminal: ClassVar[bool] = False
@@ -66,7 +66,7 @@ class RunFinish(AgentEvent):
 class RunRetrying(AgentEvent):
     """The attempt failed, and the run starts again at `retry_at`.
 
-    Readers must discard the output that the attempt has streamed.
+    Readers must discard the streamed output of the failed attempt.
     """
 
     event_type: ClassVar[str] = "run_retrying"
@@ -112,7 +112,7 @@ class ToolCallDelta(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallReady(AgentEvent):
-    """A tool call is complete."""
+    """The model has sent a complete tool call."""
 
     event_type: ClassVar[str] = "tool_call_ready"
     id: str
@@ -122,7 +122,7 @@ class ToolCallReady(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallDone(AgentEvent):
-    """A tool call has ended in this step."""
+    """A tool call has ended."""
 
     event_type: ClassVar[str] = "tool_call_done"
     id: str
@@ -162,7 +162,7 @@ class ToolCallCancel(AgentEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReset(AgentEvent):
-    """The output that this step has streamed so far is invalid; the step streams its output again."""
+    """The streamed output of the current step is invalid and will be streamed again."""
 
     event_type: ClassVar[str] = "stream_reset"
     reason: str
@@ -197,5 +197,8 @@ class EventSink(Protocol):
     """Receives the events of one execution."""
 
     async def emit(self, event: AgentEvent) -> None:
-        """Accept an event without waiting for readers; this method never raises."""
+        """Accept an event without waiting for readers.
+
+        The method never raises.
+        """
         ...

@@ -10,7 +10,10 @@ _HEADINGS: Final = {"said": "Messages"}
 
 
 def summary_lines(found: Mapping[str, Any], mark: str = "  ") -> list[str]:
-    """Return the lines of a summary that `catch_up` returned; each event's line begins with `mark`."""
+    """Format a summary of `catch_up` as lines of text.
+
+    The line of each event begins with `mark`.
+    """
     number = f"{found['events']} event{'' if found['events'] == 1 else 's'}"
     lines = [f"Since {found['since']}: {number}."]
     if found["skipped"]:

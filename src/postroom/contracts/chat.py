@@ -36,7 +36,7 @@ CHAT_KIND = "chat"
 
 
 class InboundStatus(StrEnum):
-    """The state of an inbound message between its arrival and its answer."""
+    """The processing state of an inbound chat message."""
 
     WAITING = "waiting"
     HANDED_OVER = "handed_over"
@@ -60,7 +60,7 @@ INBOUND_MOVES: dict[InboundStatus, frozenset[InboundStatus]] = {
 
 
 class InboundKey(Record, frozen=True, kw_only=True):
-    """The permanent identifier that a platform assigns to a message."""
+    """The permanent identifier of a message on a chat platform."""
 
     platform: str
     account: str
@@ -70,10 +70,10 @@ class InboundKey(Record, frozen=True, kw_only=True):
 
 
 class InboundMessage(Record, frozen=True, kw_only=True):
-    """A chat message; `inbound_id` increases, with gaps, in the order in which the chat's messages arrived.
+    """An inbound chat message.
 
-    The id, the status and the times are set when the message is stored. `body` contains the data that is
-    needed to answer the message: text, sender, media and time.
+    `inbound_id` increases, with gaps, in the order of arrival in a chat. `body` contains the text, sender,
+    media and time of the message.
     """
 
     inbound_id: int = 0
@@ -95,19 +95,15 @@ class InboundMessage(Record, frozen=True, kw_only=True):
 
     @property
     def thread_message_id(self) -> str:
-        """The id under which the inbound message is stored on its thread."""
+        """The id of the inbound message on the session's thread."""
         return f"{INBOUND_ID}{self.inbound_id}"
 
     def may_become(self, status: InboundStatus) -> bool:
-        """Return whether the message can change to this status."""
+        """Return whether the message can change to the given status."""
         return status in INBOUND_MOVES.get(self.status, ())
 
     def moved(self, move: "InboundMove", *, now: int) -> "InboundMessage":
-        """Return a copy of the message with a new status; if it already has this status, return it unchanged.
-
-        Raises:
-            IllegalTransition: The message cannot change to that status.
-        """
+        """Return a copy of the message with a new status."""
         if self.status is move.status:
             return self
         if not self.may_become(move.status) or move.since not in (None, self.status):
@@ -124,7 +120,7 @@ class InboundMessage(Record, frozen=True, kw_only=True):
         )
 
     def edited(self, body: dict[str, Json], *, now: int) -> "InboundMessage":
-        """Return a copy of the message with a new body; if the body is equal, return the message unchanged.
+        """Return a copy of the message with a new body.
 
         Raises:
             AlreadyConsumed: The message is no longer open.
@@ -142,25 +138,31 @@ def chat_lock(key: InboundKey) -> str:
 
 
 def session_locks(session_key: str, thread_id: str) -> tuple[str, str]:
-    """Return the names of the locks for a session and its thread; sessions must never share a thread."""
+    """Return the names of the locks for a chat session and its thread."""
     return f"chat_session:{session_key}", f"chat_thread:{thread_id}"
 
 
 def parse_inbound_id(message_id: str) -> int | None:
-    """Return the id of the inbound message from its id on a thread, or None for any other message."""
+    """Return the inbound id in a thread's message id, or None for a message that did not come from a chat."""
     number = message_id.removeprefix(INBOUND_ID)
     return int(number) if number != message_id and number.isascii() and number.isdigit() else None
 
 
 class Received(Record, frozen=True, kw_only=True):
-    """A received message as stored; if `is_new` is False, it was stored before and is unchanged."""
+    """An inbound message as stored.
+
+    `is_new` is False if the message was already stored.
+    """
 
     message: InboundMessage
     is_new: bool
 
 
 class InboundMove(Record, frozen=True, kw_only=True):
-    """A change of messages to a new status; a field that is None leaves the message's field unchanged."""
+    """A change of inbound messages to a new status.
+
+    Fields with the value None do not change the messages.
+    """
 
     status: InboundStatus
     thread_id: str | None = None
@@ -173,7 +175,10 @@ class InboundMove(Record, frozen=True, kw_only=True):
 
 
 class ChatSession(Record, frozen=True, kw_only=True):
-    """The thread that currently belongs to a chat; each change increases `revision`."""
+    """The current thread of a chat.
+
+    Each change increases `revision`.
+    """
 
     session_key: str
     thread_id: str
@@ -191,7 +196,7 @@ class ChatSession(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionThread:
-    """A thread that belongs or belonged to a session, and which the session can resume."""
+    """A current or former thread of a chat session, which the session can resume."""
 
     thread_id: str
     session_key: str

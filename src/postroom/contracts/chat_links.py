@@ -8,9 +8,9 @@ from postroom.contracts.people import ChatAddress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkedChat:
-    """A direct chat with one person, and the newest link code that was issued in the chat.
+    """A direct chat with one person, and the newest link code of the chat.
 
-    Times are in milliseconds since the epoch.
+    Times are in milliseconds since 1970.
     """
 
     platform: str

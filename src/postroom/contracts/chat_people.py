@@ -13,7 +13,10 @@ MAX_PEOPLE = 200
 
 
 class PersonRole(StrEnum):
-    """The permissions of a person in chats; each role includes the permissions of all lower roles."""
+    """The permissions of a person in chats.
+
+    Each role includes the permissions of all lower roles.
+    """
 
     OWNER = "owner"
     OPERATOR = "operator"
@@ -21,7 +24,7 @@ class PersonRole(StrEnum):
     VIEWER = "viewer"
 
     def reaches(self, needed: "PersonRole") -> bool:
-        """Return whether this role includes the permissions of the role `needed`."""
+        """Return whether the role includes the permissions of the role `needed`."""
         return _ORDER.index(self) <= _ORDER.index(needed)
 
 
@@ -30,7 +33,7 @@ _ORDER = tuple(PersonRole)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Person:
-    """A person on a platform, identified by the platform's permanent id; names are only displayed."""
+    """A person on a chat platform, identified by the platform's permanent user id."""
 
     platform: str
     user_id: str
@@ -41,7 +44,10 @@ class Person:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairingRequest:
-    """A stranger's request for access; the stranger gets a code, of which the store has only a hash."""
+    """A stranger's request for access to a chat.
+
+    Only the hash of the stranger's code is stored.
+    """
 
     platform: str
     user_id: str
@@ -55,7 +61,7 @@ _Milliseconds = Annotated[int, Meta(extra={"read": lambda value: milliseconds(du
 
 
 class PairingRules(Table, frozen=True, kw_only=True):
-    """The limits on requests from strangers, and on wrong guesses of a code."""
+    """The limits on pairing requests from strangers, and on wrong guesses of a code."""
 
     code_ms: _Milliseconds = field(default=3_600_000, name="code")
     ask_again_ms: _Milliseconds = field(default=600_000, name="ask_again")

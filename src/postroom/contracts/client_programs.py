@@ -27,7 +27,7 @@ GEMINI_GRANTED: Final[Mapping[str, object]] = {"trust": True}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientProgram:
-    """A client program; `log_in` and `trust` describe steps that the user must take."""
+    """A client program that agents use, with the texts that explain its setup."""
 
     title: str
     program: str
@@ -47,7 +47,7 @@ class ClientProgram:
 
     @property
     def install(self) -> str:
-        """The command that installs or updates the client."""
+        """The command that installs or updates the client program."""
         return f"npm install -g {self.package}@latest"
 
 

@@ -82,8 +82,8 @@ disables the check.
 
 
 def unchecked(why: str) -> str:
-    """Return the note which says that reservations were not checked.
+    """Return the note that reservations were not checked.
 
-    Models read the note, so it does not explain how to bypass the check.
+    Models read the note, so the note must not explain how to bypass the check.
     """
     return f"postroom: reservations were not checked: {why}."

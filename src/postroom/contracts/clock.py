@@ -23,15 +23,15 @@ _TAIL_BITS: Final = 74
 
 
 class Clock(Protocol):
-    """Provides the current time; tests pass a clock whose time they control."""
+    """Provides the current time."""
 
     def now(self) -> int:
-        """Return the current time in milliseconds since the epoch."""
+        """Return the current time in milliseconds since 1970."""
         ...
 
 
 class Timer(Protocol):
-    """Waits for a period of time; tests pass a timer whose time they control."""
+    """Waits for a period of time."""
 
     async def sleep(self, milliseconds: int) -> None:
         """Wait for the given number of milliseconds."""
@@ -39,32 +39,32 @@ class Timer(Protocol):
 
 
 class SystemClock:
-    """The system's clock."""
+    """The clock of the operating system."""
 
     def now(self) -> int:
-        """Return the current time in milliseconds since the epoch."""
+        """Return the current time in milliseconds since 1970."""
         return time.time_ns() // 1_000_000
 
 
 def elapsed_ms() -> int:
-    """Return the milliseconds since an arbitrary moment, measured by a monotonic clock.
+    """Return a monotonic time in milliseconds.
 
-    If the system has `CLOCK_BOOTTIME`, the result includes the time that the machine was asleep.
+    On systems with `CLOCK_BOOTTIME`, the time includes periods in which the machine was asleep.
     """
     boot: int | None = getattr(time, "CLOCK_BOOTTIME", None)
     return (time.monotonic_ns() if boot is None else time.clock_gettime_ns(boot)) // 1_000_000
 
 
 class ClockWatch:
-    """Measures how far the wall clock was set back, by comparing it with a monotonic clock."""
+    """Detects that the wall clock was set back, by comparing the wall clock with a monotonic clock."""
 
     def __init__(self) -> None:
         self._ahead: int | None = None
 
     def set_back_ms(self, now: int) -> int | None:
-        """Return how many milliseconds the clock was set back since `remember`, or 0 if it was not.
+        """Return how many milliseconds the clock was set back since `remember`, or 0.
 
-        Return None if `remember` was not called before.
+        Return None if `remember` was never called.
         """
         if self._ahead is None:
             return None
@@ -77,7 +77,7 @@ class ClockWatch:
 
 
 def seconds_of(given: object, name: str) -> float:
-    """Return a duration in seconds; `name` is the argument's name in the error.
+    """Return a duration in seconds. `name` is the name of the argument in error messages.
 
     Raises:
         InvalidArgument: The argument is neither a timedelta nor a number of seconds.
@@ -96,7 +96,7 @@ def seconds_of(given: object, name: str) -> float:
 
 
 def given_duration(given: object, name: str) -> timedelta:
-    """Return a duration as a timedelta; `name` is the argument's name in the error.
+    """Return a duration as a timedelta. `name` is the name of the argument in error messages.
 
     Raises:
         InvalidArgument: The argument is neither a timedelta nor a number of seconds, or is too long.
@@ -119,18 +119,17 @@ def milliseconds(duration: Duration) -> int:
 
 
 def iso(instant: int) -> str:
-    """Format a time as ISO 8601 in UTC with milliseconds, for JSON, pages and files."""
+    """Format a time as ISO 8601 in UTC with milliseconds."""
     return f"{_iso_second(instant // 1000)}.{instant % 1000:03d}Z"
 
 
 @lru_cache(maxsize=1_024)
 def _iso_second(second: int) -> str:
-    """Format a second since the epoch; cached, because many messages have the same second."""
     return datetime.fromtimestamp(second, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def from_iso(text: str) -> int:
-    """Parse an ISO 8601 date and time; without a time zone, it is taken as UTC.
+    """Parse an ISO 8601 date and time. A text without a time zone is interpreted as UTC.
 
     Raises:
         ValueError: `text` is not a date and time, or is outside the years 1 to 9999.
@@ -143,11 +142,9 @@ def from_iso(text: str) -> int:
 
 
 def time_ordered_ids(clock: Clock, random: Random) -> Ids:
-    """Return a function that generates version 7 UUIDs (RFC 9562), which sort by the time of their creation.
+    """Return a function that generates version 7 UUIDs (RFC 9562), which sort by creation time.
 
-    An identifier consists of 48 bits of time in milliseconds and 74 other bits. In two cases, an identifier
-    is the previous one plus a random step (method 2 of section 6.2): within the same millisecond, and after
-    the clock was set back, until it has caught up.
+    The UUIDs keep increasing after the clock was set back.
     """
     last_at, last_tail = 0, 0
 
@@ -166,7 +163,7 @@ def time_ordered_ids(clock: Clock, random: Random) -> Ids:
 
 
 def every(interval: int) -> str:
-    """Return an interval as text in the largest unit that divides it: `every day`, `every 90 minutes`."""
+    """Return an interval as a text such as `every day` or `every 90 minutes`."""
     for unit, name in ((86_400_000, "day"), (3_600_000, "hour"), (60_000, "minute"), (1_000, "second")):
         if interval % unit == 0:
             return f"every {name}" if interval == unit else f"every {interval // unit} {name}s"
@@ -200,7 +197,7 @@ DURATIONS: Final = "90s, 30m, 1h30m, 2 hours, 7d or P7D"
 
 
 def duration_of(value: object) -> timedelta:
-    """Parse a duration with a unit, such as `90s`; a number without a unit is an error.
+    """Parse a duration with a unit, such as `90s`.
 
     Raises:
         ValueError: The value is not a text with a unit, or the duration is 0 or longer than 36,500 days.
@@ -215,10 +212,9 @@ def duration_of(value: object) -> timedelta:
 
 
 def parse_duration(text: str) -> timedelta | None:
-    """Return the duration that a text denotes, in English units or ISO 8601, or None for any other text.
+    """Parse a duration in English units or ISO 8601; return None for an invalid text.
 
-    Months (30 days) and years (365 days) are accepted only in ISO 8601. A text that repeats a unit is
-    rejected.
+    Months (30 days) and years (365 days) are accepted only in ISO 8601.
     """
     text = text.strip()
     if match := _ISO.fullmatch(text.upper()):
@@ -270,11 +266,10 @@ last seven days or the week before this one.
 
 
 def past_of(text: str, now: int) -> int:
-    """Return the past time that a text denotes, in milliseconds; a time without a time zone is in UTC.
+    """Parse a time in the past, and return the time in milliseconds since 1970.
 
-    A text may be ISO 8601, RFC 2822, seconds or milliseconds since 1970, `2026/11/28`, or `now`. The text may
-    also be `today` or `yesterday` (at 0:00 UTC, or with a time of day), or a duration, which is subtracted
-    from `now`.
+    The text may be ISO 8601, RFC 2822, seconds or milliseconds since 1970, `now`, `today`, `yesterday`, or a
+    duration before `now`. A text without a time zone is interpreted as UTC.
 
     Raises:
         ValueError: The text is none of these, or the time is outside the years 1 to 9999.
@@ -304,7 +299,7 @@ def past_of(text: str, now: int) -> int:
 
 
 def duration_text(value: timedelta) -> str:
-    """Return a duration in the notation of settings, in the largest unit that divides it; `0` for none."""
+    """Format a duration as text, such as `90s`."""
     milliseconds = value // timedelta(milliseconds=1)
     if not milliseconds:
         return "0"

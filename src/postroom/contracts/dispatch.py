@@ -58,12 +58,12 @@ class RunDispatchStatus(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether the state is final."""
+        """Whether the dispatch state is final."""
         return self not in (RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED)
 
     @property
     def label(self) -> str:
-        """The name of the state in metrics and events."""
+        """The name of the dispatch state in metrics and events."""
         return _LABELS[self]
 
 
@@ -90,7 +90,7 @@ UNHANDLED_AT_FIRST = (
 
 
 class RunDispatchResult(Record, frozen=True, kw_only=True):
-    """The result of an execution, as the worker reports it."""
+    """The result of an execution, as a worker reports the result to the queue."""
 
     run_id: str
     dispatch_instance_id: str
@@ -101,16 +101,19 @@ class RunDispatchResult(Record, frozen=True, kw_only=True):
 
 
 class Claim(Record, frozen=True, kw_only=True):
-    """Proof of ownership, which a worker presents with every write; a store rejects an outdated proof."""
+    """Proof that a worker owns a dispatch.
+
+    A store rejects writes with an outdated proof.
+    """
 
     dispatch_id: str
     token: str
 
 
 class RunDispatch(Record, frozen=True, kw_only=True):
-    """One delivery of a run; all times are in milliseconds since the epoch.
+    """A row of the queue, which requests the execution of a run.
 
-    The lease ends after the millisecond `lease_until`.
+    All times are in milliseconds since 1970. The lease of a claim ends after `lease_until`.
     """
 
     dispatch_id: str
@@ -155,7 +158,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     """
 
     def __post_init__(self) -> None:
-        """Raise an error if the fields contradict one another.
+        """Raise an error if fields of the dispatch contradict each other.
 
         Raises:
             InvalidRecord: A field contradicts another one; the message names the field.
@@ -206,7 +209,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         tenant: str = "",
         limit_key: str = "",
     ) -> "RunDispatch":
-        """Return a new queued dispatch, which is due at once or at `available_at`."""
+        """Return a new queued dispatch, due at `available_at` or immediately."""
         return cls(
             dispatch_id=dispatch_id,
             thread_id=thread_id,
@@ -240,7 +243,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return max(self.available_at, self.updated_at)
 
     def prepared_for_enqueue(self, *, epoch: int) -> "RunDispatch":
-        """Return the dispatch in the form that is stored first, with the epoch of the thread.
+        """Return a copy of the dispatch that is ready to be stored, with the given thread epoch.
 
         Raises:
             InvalidRecord: The dispatch is not Queued.
@@ -257,9 +260,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
     ) -> "RunDispatch":
         """Return a claimed copy of the dispatch, whose lease ends at `now + lease_ms`.
 
-        A claim does not count as an attempt.
-
-        `begins` is the id of the execution that starts with the claim, or None if none starts yet.
+        `begins` is the id of the execution that starts with the claim, or None if no execution starts yet.
         """
         self._require(RunDispatchStatus.QUEUED, "claim")
         return replace(
@@ -269,7 +270,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
             status=RunDispatchStatus.CLAIMED,
             claim_token=token,
             claimed_by=consumer,
-            claimed_at=now,
+            claimed_at=max(now, self.claimed_at or 0),  # the clock of an earlier claim may have been ahead
             lease_until=now + lease_ms,
             updated_at=now,
         )
@@ -280,13 +281,13 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return replace(self, lease_until=now + extension_ms, updated_at=now)
 
     def record_dispatch_start(self, instance_id: str, *, now: int) -> "RunDispatch":
-        """Return a copy of the dispatch with a running run; an earlier attempt's result is removed."""
+        """Return a copy of the dispatch after the start of an execution."""
         self._require(RunDispatchStatus.CLAIMED, "record_dispatch_start")
         changes = {"dispatch_instance_id": instance_id, "run_status": RunStatus.RUNNING, "updated_at": now}
         return replace(self, **{**_NOTHING_REPORTED, **changes})
 
     def record_run_result(self, result: RunDispatchResult, *, now: int) -> "RunDispatch":
-        """Return a copy of the dispatch with the result of its run; the dispatch stays claimed.
+        """Return a copy of the claimed dispatch with the result of the run.
 
         Raises:
             InvalidRecord: The result belongs to another run.
@@ -310,7 +311,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         )
 
     def acked(self, *, now: int) -> "RunDispatch":
-        """Return an acked copy of the dispatch, with which the queue has finished."""
+        """Return a copy of the dispatch with the final status `Acked`."""
         self._require(RunDispatchStatus.CLAIMED, "ack")
         return _end(self, RunDispatchStatus.ACKED, now=now)
 
@@ -321,11 +322,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
 
     @property
     def executions(self) -> int:
-        """Number of executions that have started, including failed and interrupted ones.
-
-        The latest execution is included. `attempt_count` and `interruption_count` do not include the latest
-        execution, unless it used up their limit.
-        """
+        """The number of executions that have started, including failed and interrupted ones."""
         counted = self.attempt_count + self.interruption_count
         is_before = self.status in (RunDispatchStatus.QUEUED, RunDispatchStatus.CANCELLED)
         if is_before or (self.status is RunDispatchStatus.SUPERSEDED and self.dispatch_instance_id is None):
@@ -334,16 +331,13 @@ class RunDispatch(Record, frozen=True, kw_only=True):
 
     @property
     def failed_attempts(self) -> int:
-        """Number of failed attempts.
-
-        Unlike `attempt_count`, the number includes a failure after which no retry was possible.
-        """
+        """The number of failed attempts, including a failure that could not be retried."""
         is_beyond_retry = self.status is RunDispatchStatus.DEAD_LETTER and not self._has_used_up
         return self.attempt_count + is_beyond_retry
 
     @property
     def _has_used_up(self) -> bool:
-        """Whether the dispatch has reached the limit of its attempts or of its interruptions."""
+        """Whether the dispatch has reached its limit of attempts or interruptions."""
         most = self.max_interruptions
         return self.attempt_count >= self.max_attempts or (
             most is not None and self.interruption_count > most
@@ -358,9 +352,10 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         max_attempts: int | None = None,
         code: str | None = None,
     ) -> "RunDispatch":
-        """Return a requeued copy of the dispatch, due after `delay_ms`; a dead letter if no attempt is left.
+        """Return the dispatch after a failed attempt.
 
-        `max_attempts` replaces the dispatch's own limit. A dead letter stores the error code `code`.
+        The dispatch is due again after `delay_ms`, or becomes a dead letter if no attempt is left.
+        `max_attempts` replaces the dispatch's own limit.
         """
         self._require(RunDispatchStatus.CLAIMED, "nack")
         attempts, most = self.attempt_count + 1, max_attempts or self.max_attempts
@@ -373,7 +368,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return self._requeue(available_at=available_at, attempts=attempts, most=most, error=error, now=now)
 
     def released(self, *, now: int, delay_ms: int = 0) -> "RunDispatch":
-        """Return a requeued copy of the dispatch, due after `delay_ms`; nothing is counted as failed."""
+        """Return a requeued copy of the dispatch, due after `delay_ms`, without counting a failed attempt."""
         self._require(RunDispatchStatus.CLAIMED, "release")
         available_at = now + delay_ms if delay_ms else 0
         return self._requeue(
@@ -381,11 +376,9 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         )
 
     def lease_ended(self, *, now: int, reason: str = LEASE_ENDED) -> "RunDispatch":
-        """Return a requeued copy of a dispatch whose owner exited or lost its lease, or a dead letter.
+        """Return the dispatch after an interruption: queued again, or a dead letter at the limit.
 
-        With `max_interruptions`, a dispatch is due at once after its first interruption. After the second,
-        the dispatch is due in 250 ms. Each further interruption doubles the delay, up to 5 s. Therefore a run
-        that crashes its server does not crash all servers one after another.
+        With `max_interruptions`, repeated interruptions delay the dispatch by 250 ms to 5 s.
         """
         self._require(RunDispatchStatus.CLAIMED, "lease_ended")
         if self.max_interruptions is not None:
@@ -400,7 +393,7 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return self._requeue(attempts=attempts, error=reason, now=now)
 
     def stopped(self, *, now: int) -> "RunDispatch":
-        """Return the dispatch after its server shut down: a requeued copy or a dead letter."""
+        """Return the dispatch after a server shutdown: queued again, or a dead letter at the limit."""
         self._require(RunDispatchStatus.CLAIMED, "stop")
         if self.max_interruptions is None:
             return self.released(now=now)
@@ -419,12 +412,12 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         return replace(row, interruption_count=count)
 
     def dead_lettered(self, *, error: str, now: int) -> "RunDispatch":
-        """Return a dead letter of the dispatch; the number of attempts is unchanged."""
+        """Return a dead letter of the dispatch, without counting an attempt."""
         self._require(RunDispatchStatus.CLAIMED, "dead_letter")
         return _end(replace(self, last_error=error), RunDispatchStatus.DEAD_LETTER, now=now)
 
     def too_late(self, *, now: int) -> "RunDispatch":
-        """Return a dead letter of the queued dispatch, whose run did not start before its deadline."""
+        """Return a dead letter of a queued dispatch that missed its deadline."""
         self._require(RunDispatchStatus.QUEUED, "end at its deadline")
         missed, attempts = deadline_passed(self.deadline_at), self.attempt_count + 1
         return _end(
@@ -438,17 +431,18 @@ class RunDispatch(Record, frozen=True, kw_only=True):
         )
 
     def hurried(self, *, not_before: int, now: int) -> "RunDispatch":
-        """Return a copy of the queued dispatch, due at `not_before` or at once after an answer."""
+        """Return a copy of the queued dispatch that is due immediately, but not before `not_before`."""
         self._require(RunDispatchStatus.QUEUED, "hurry")
         return replace(self, available_at=not_before if not_before > now else 0, updated_at=now)
 
-    def cancelled(self, *, now: int) -> "RunDispatch":
-        """Return a cancelled copy of the dispatch, whose run has not started."""
+    def cancelled(self, *, now: int, reason: str | None = None) -> "RunDispatch":
+        """Return a cancelled copy of a queued dispatch; `reason` is the reason for the end of its run."""
         self._require(RunDispatchStatus.QUEUED, "cancel")
-        return _end(self, RunDispatchStatus.CANCELLED, now=now)
+        end = self.termination if reason is None else TerminationReason.cancelled(reason)
+        return _end(self, RunDispatchStatus.CANCELLED, now=now, termination=end)
 
     def superseded(self, *, reason: str, now: int) -> "RunDispatch":
-        """Return a superseded copy of the dispatch, because of newer work; its result is discarded."""
+        """Return a copy of the dispatch that was superseded by newer work."""
         if self.status.is_terminal:
             raise IllegalTransition(
                 f"dispatch {self.dispatch_id!r} is {self.status} and cannot be superseded",
@@ -488,7 +482,7 @@ _NOTHING_REPORTED: dict[str, None] = dict.fromkeys(
 
 
 def deadline_passed(deadline_at: int | None) -> DeadlinePassed:
-    """Return the error of a run that did not start before its deadline."""
+    """Return the error for a run that did not start before its deadline."""
     return DeadlinePassed("the deadline passed before the run was started", value=deadline_at)
 
 

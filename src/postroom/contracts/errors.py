@@ -56,10 +56,7 @@ from typing import ClassVar, Self
 
 
 class PostroomError(Exception):
-    """The base class of all errors.
-
-    Each error has a stable code, the invalid value and a remedy; tracebacks show all three.
-    """
+    """The base class of all errors, with a stable code, the invalid value and a remedy."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
@@ -86,16 +83,16 @@ class PostroomError(Exception):
             self.add_note(f"Remedy: {self.remedy}")
 
     def met_at(self, place: str) -> Self:
-        """Return a copy of the error whose message begins with the place where the error occurred."""
+        """Return a copy of the error whose message begins with the place of the error."""
         text = f"{place}: {self.message}"
         return type(self)(text, value=self.value, remedy=self.remedy, details={**self.details, "at": place})
 
     def describe(self) -> str:
-        """Return the failure as one line for logs and records: the kind of failure, then the message."""
+        """Return the kind of failure and the message as one line."""
         return f"{self.branch}: {self.message}"
 
     def as_dict(self) -> dict[str, object]:
-        """Return the error as plain JSON data, in the same form on all interfaces."""
+        """Return the error as JSON-compatible data."""
         return {
             "code": self.code,
             "message": self.message,
@@ -107,7 +104,7 @@ class PostroomError(Exception):
 
 
 class InputError(PostroomError):
-    """The call is invalid, so repeating it cannot help."""
+    """The call is invalid, and a repeated call would fail again."""
 
     code = "invalid_input"
     branch = "validation error"
@@ -132,7 +129,10 @@ class NameTaken(InputError):
 
 
 class ToolNotListed(InputError):
-    """The tool is not available at this URL; `details` contains a URL that has the tool."""
+    """The tool is not available at the called URL.
+
+    `details` contains a URL that has the tool.
+    """
 
     code = "tool_not_listed"
 
@@ -151,20 +151,20 @@ class InvalidPath(InputError):
 
 
 class InvalidRecipients(InputError):
-    """At least one recipient is invalid, so the message was sent to nobody."""
+    """At least one recipient is invalid, so the message was not sent."""
 
     code = "invalid_recipients"
 
 
 class TooLarge(InputError):
-    """A body, an attachment or a list exceeds its configured limit."""
+    """A body, an attachment or a list exceeds a configured limit."""
 
     code = "too_large"
     default_remedy = "send less, or split it into several parts"
 
 
 class UnknownProject(InputError):
-    """No project has this path or slug."""
+    """No project has the given path or slug."""
 
     code = "unknown_project"
     default_remedy = (
@@ -174,110 +174,110 @@ class UnknownProject(InputError):
 
 
 class UnknownAgent(InputError):
-    """No agent of the project has this name."""
+    """No agent of the project has the given name."""
 
     code = "unknown_agent"
     default_remedy = "call register_agent, or call list_agents to see the registered names"
 
 
 class UnknownMessage(InputError):
-    """No message with this id is visible to the caller."""
+    """No message with the given id is visible to the caller."""
 
     code = "unknown_message"
     default_remedy = "use a message id from fetch_inbox or search_messages"
 
 
 class UnknownThread(InputError):
-    """The project has no thread with this id."""
+    """The project has no thread with the given id."""
 
     code = "unknown_thread"
     default_remedy = "use the thread id of one of the thread's messages"
 
 
 class UnknownReservation(InputError):
-    """No reservation with this id exists in the project."""
+    """The project has no reservation with the given id."""
 
     code = "unknown_reservation"
     default_remedy = "use a reservation id from list_file_reservations"
 
 
 class UnknownTask(InputError):
-    """The project has no task with this id."""
+    """The project has no task with the given id."""
 
     code = "unknown_task"
     default_remedy = "use a task id from list_tasks"
 
 
 class TaskCircle(InputError):
-    """The tasks would depend on one another in a cycle, so none of them could ever be claimed."""
+    """The dependencies of the tasks would form a cycle."""
 
     code = "task_circle"
     default_remedy = "remove one of the tasks in `details.circle` from `depends_on`"
 
 
 class UnknownNote(InputError):
-    """The project has no active note with this id."""
+    """The project has no active note with the given id."""
 
     code = "unknown_note"
     default_remedy = "use a note id from find_notes"
 
 
 class UnknownSubscription(InputError):
-    """The agent has no subscription with this id."""
+    """The agent has no subscription with the given id."""
 
     code = "unknown_subscription"
     default_remedy = "use a subscription id from list_subscriptions"
 
 
 class EventNotReported(InputError):
-    """Nothing reports events of this kind to postroom, so nobody can subscribe to them."""
+    """Nothing reports events of the requested kind, so agents cannot subscribe to such events."""
 
     code = "event_not_reported"
 
 
 class UnknownToken(InputError):
-    """No token has this name."""
+    """No token has the given name."""
 
     code = "unknown_token"
     default_remedy = "list the tokens: `postroom tokens list --all`"
 
 
 class UnknownRun(InputError):
-    """No run has this id."""
+    """No run has the given id."""
 
     code = "unknown_run"
     default_remedy = "list the runs: `postroom runs list`"
 
 
 class UnknownDispatch(InputError):
-    """No dispatch has this id; it may have been deleted after the retention period."""
+    """No dispatch has the given id, or the dispatch was deleted after the retention period."""
 
     code = "unknown_dispatch"
     default_remedy = "list the runs: `postroom runs list`; list the dead letters: `postroom runs dead`"
 
 
 class InvalidSubmission(InputError):
-    """A submission lacks a required part, so nothing was written."""
+    """A submission lacks a required part, so nothing was stored."""
 
     code = "invalid_submission"
 
 
 class InvalidRecord(InputError):
-    """A record breaks a rule for its fields, so it was not stored."""
+    """A record breaks a rule for its fields, so the record was not stored."""
 
     code = "invalid_record"
     default_remedy = "correct the record, and call again; nothing was stored"
 
 
 class ForeignThread(InputError):
-    """The run belongs to another thread."""
+    """The run belongs to a different thread than the call names."""
 
     code = "foreign_thread"
     default_remedy = "pass the id of the thread that the run belongs to"
 
 
 class AgentNotFound(InputError):
-    """No agent has this name; a run that needs the agent is not retried."""
+    """No agent has the given name, so the run fails without a retry."""
 
     code = "agent_not_found"
     branch = "runtime error"
@@ -285,7 +285,7 @@ class AgentNotFound(InputError):
 
 
 class ResolveFailed(InputError):
-    """The configuration to which a run is pinned cannot be assembled."""
+    """The configuration of the run cannot be assembled."""
 
     code = "resolve_failed"
     branch = "runtime error"
@@ -295,7 +295,7 @@ class ResolveFailed(InputError):
 
 
 class InvalidActivation(InputError):
-    """The request that started a run cannot be executed."""
+    """The request to start a run cannot be executed."""
 
     code = "invalid_activation"
     branch = "runtime error"
@@ -318,7 +318,7 @@ class InvalidRunner(InputError):
 
 
 class RunnerNotFound(InputError):
-    """The agent has no runner; a run of the agent is not retried."""
+    """The agent has no runner, so the run fails without a retry."""
 
     code = "runner_not_found"
     branch = "runtime error"
@@ -338,7 +338,7 @@ class InvalidSchedule(InputError):
 
 
 class UnknownSchedule(InputError):
-    """No schedule has this name."""
+    """No schedule has the given name."""
 
     code = "unknown_schedule"
     default_remedy = "list the schedules: `postroom schedules list` or mailbox.schedules.list()"
@@ -361,7 +361,7 @@ class IdempotencyConflict(StateError):
 
 
 class AgentRetired(StateError):
-    """The agent is retired, so it cannot send or receive messages, and no task can be assigned to it."""
+    """The agent is retired, so the agent cannot send or receive messages or be assigned tasks."""
 
     code = "agent_retired"
     default_remedy = "call unretire_agent, or write to another agent"
@@ -375,14 +375,14 @@ class ContactRequired(StateError):
 
 
 class ContactBlocked(StateError):
-    """The recipient does not accept messages from this sender."""
+    """The recipient does not accept messages from the sender."""
 
     code = "contact_blocked"
     default_remedy = "write to another agent of the project, or to a person"
 
 
 class AlreadyRead(StateError):
-    """The message cannot be recalled, because a recipient has already read it."""
+    """The message cannot be recalled, because a recipient has already read the message."""
 
     code = "already_read"
     default_remedy = "send a correction on the same thread"
@@ -396,7 +396,7 @@ class NotHolder(StateError):
 
 
 class TaskNotHeld(StateError):
-    """The caller does not hold the task under this epoch: its lease ended, or the task has changed."""
+    """The caller does not hold the task under the given epoch."""
 
     code = "task_not_held"
     default_remedy = "stop working on the task, and claim another one with claim_task"
@@ -410,42 +410,42 @@ class TaskNotReady(StateError):
 
 
 class NoteContradicts(StateError):
-    """An active note on the same subject and files contradicts the new note, which was not stored."""
+    """The new note contradicts an active note on the same subject, and was not stored."""
 
     code = "note_contradicts"
     default_remedy = "name the older note in `replaces` if it is no longer true, or use another subject"
 
 
 class CursorExpired(StateError):
-    """Events after this cursor were deleted, so a reader that continued would miss them."""
+    """Events after the cursor were deleted, so a reader would miss events."""
 
     code = "cursor_expired"
     default_remedy = "continue after `details.oldest`: all events up to that number were deleted"
 
 
 class CursorAhead(StateError):
-    """The cursor is newer than the newest event, so it belongs to another database."""
+    """The cursor is newer than the newest event, so the cursor belongs to another database."""
 
     code = "cursor_ahead"
     default_remedy = "continue after the newest event: the database was restored or replaced"
 
 
 class IllegalTransition(StateError):
-    """A record cannot change to this state."""
+    """The record cannot change to the requested state."""
 
     code = "illegal_transition"
     default_remedy = "read the record again to see its current state"
 
 
 class RunNotOpen(StateError):
-    """The run is neither prepared nor waiting, so it accepts no input."""
+    """The run accepts no input, because the run is neither prepared nor waiting."""
 
     code = "run_not_open"
     default_remedy = "submit to the thread without a run id"
 
 
 class ActiveRunConflict(StateError):
-    """The thread's active run did not stop in time, so nothing was written."""
+    """The thread's active run did not stop in time, so nothing was stored."""
 
     code = "active_run_conflict"
     retryable = True
@@ -453,35 +453,35 @@ class ActiveRunConflict(StateError):
 
 
 class SubmissionRejected(StateError):
-    """The thread is busy and the submission used the strategy `reject`."""
+    """The thread is busy, and the submission used the strategy `reject`."""
 
     code = "submission_rejected"
     default_remedy = "submit again after the active run has ended, or use another strategy"
 
 
 class DeliveryBlocked(StateError):
-    """The message cannot be delivered yet, because a pending barrier message precedes it."""
+    """The message cannot be delivered yet, because a pending barrier message precedes the message."""
 
     code = "delivery_blocked"
     default_remedy = "withdraw the barrier, or wait until a run has read it"
 
 
 class DuplicateRecord(StateError):
-    """A record with this id already exists."""
+    """A record with the given id already exists."""
 
     code = "duplicate_record"
     default_remedy = "choose another id, or read the record that already has this id"
 
 
 class DedupeKeyInUse(StateError):
-    """An open dispatch of the thread already has this dedupe key."""
+    """An open dispatch of the thread already has the given dedupe key."""
 
     code = "dedupe_key_in_use"
     default_remedy = "wait until the run with this key has ended, or use another key"
 
 
 class VersionConflict(StateError):
-    """Another writer has changed the record since it was read; read the record again."""
+    """Another writer has changed the record since the caller read the record."""
 
     code = "version_conflict"
     retryable = True
@@ -497,7 +497,7 @@ class QueueFull(StateError):
 
 
 class AlreadyConsumed(StateError):
-    """The pending message can no longer be changed, because a run has read it."""
+    """The pending message can no longer be changed, because a run has read the message."""
 
     code = "already_consumed"
     default_remedy = "send a correction on the same thread"
@@ -507,7 +507,7 @@ class StaleDecision(StateError):
     """The question was already answered, or is no longer open."""
 
     code = "stale_decision"
-    default_remedy = "read the run's current question, which has changed"
+    default_remedy = "list the open questions again; only an open question can be answered"
 
 
 class MailboxClosed(StateError):
@@ -519,20 +519,17 @@ class MailboxClosed(StateError):
 
 
 class MailboxForked(StateError):
-    """A forked process used a mailbox that its parent opened.
-
-    The Python threads of the mailbox exist only in the parent process.
-    """
+    """A forked process used a mailbox that its parent process opened."""
 
     code = "mailbox_forked"
     default_remedy = (
-        "open a mailbox in the child process after the fork; PostgreSQL accepts several processes, a "
-        "SQLite file accepts one"
+        "open a mailbox in the child process after the fork; several processes can use a PostgreSQL "
+        "database at once, but only one process can use a SQLite file"
     )
 
 
 class LifecycleBusy(StateError):
-    """The mailbox is being started or stopped at the moment."""
+    """The mailbox is currently starting or stopping."""
 
     code = "lifecycle_busy"
     retryable = True
@@ -540,7 +537,7 @@ class LifecycleBusy(StateError):
 
 
 class ThreadAlreadyRunning(StateError):
-    """The executor already runs this thread."""
+    """The executor already executes a run of the thread."""
 
     code = "thread_already_running"
     branch = "runtime error"
@@ -548,21 +545,21 @@ class ThreadAlreadyRunning(StateError):
 
 
 class ResultConflict(StateError):
-    """The dispatch already has a different result, so nothing was changed."""
+    """The dispatch already has a different result, so the new result was not stored."""
 
     code = "result_conflict"
     default_remedy = "send only one result for each dispatch: the first result counts"
 
 
 class StaleResult(StateError):
-    """The dispatch of this result must no longer be executed, so nothing was changed."""
+    """The dispatch must no longer be executed, so the result was not stored."""
 
     code = "stale_result"
     default_remedy = "stop the work on this dispatch, and send no more results for it"
 
 
 class ResultTooEarly(StateError):
-    """The result cannot be accepted yet, because its run is about to restart or is just ending."""
+    """The result cannot be accepted yet, because the run is about to restart or to end."""
 
     code = "result_too_early"
     retryable = True
@@ -570,7 +567,7 @@ class ResultTooEarly(StateError):
 
 
 class RunUnsuccessful(StateError):
-    """The awaited run failed or was cancelled; the message states the reason."""
+    """The awaited run failed or was cancelled."""
 
     code = "run_unsuccessful"
     default_remedy = "fix the cause, then enqueue the work again"
@@ -584,7 +581,7 @@ class AccessError(PostroomError):
 
 
 class TokenRequired(AccessError):
-    """This server requires a token, and the call did not include any."""
+    """The server requires a token, and the call did not include a token."""
 
     code = "token_required"
     default_remedy = "send the agent's token in the Postroom-Agent-Token header"
@@ -598,40 +595,46 @@ class WrongToken(AccessError):
 
 
 class IdentityMismatch(AccessError):
-    """The token belongs to another agent than the call names."""
+    """The token belongs to a different agent than the call names."""
 
     code = "identity_mismatch"
     default_remedy = "use the name of the agent that the token belongs to"
 
 
 class WrongSignature(AccessError):
-    """The request was not signed with the expected secret, or its signature is too old."""
+    """The signature of the request is wrong or too old."""
 
     code = "wrong_signature"
 
 
 class NotPermitted(AccessError):
-    """The caller is authenticated, but is not allowed to do this."""
+    """The caller is authenticated, but lacks permission for the call."""
 
     code = "not_permitted"
 
 
 class InsufficientScope(AccessError):
-    """The token lacks scopes that the call requires; `details.needed` lists all required scopes."""
+    """The token lacks scopes that the call requires.
+
+    `details.needed` lists all required scopes.
+    """
 
     code = "insufficient_scope"
     default_remedy = "use a token with these scopes; the operator creates one with `postroom tokens create`"
 
 
 class StaleClaim(PostroomError):
-    """The claim ended because its lease expired or an interrupt arrived, so nothing was written."""
+    """The claim of the dispatch has ended, so nothing was stored."""
 
     code = "stale_claim"
     branch = "stale claim"
 
 
 class RunFailure(PostroomError):
-    """A run failed; `retryable` states whether the run will be retried."""
+    """A run failed.
+
+    `retryable` is true if the run will be retried.
+    """
 
     code = "run_failure"
     branch = "run failed"
@@ -645,14 +648,14 @@ class RunFailure(PostroomError):
 
 
 class ExecutorFailed(RunFailure):
-    """The executor raised an error of an unknown kind; the run is retried."""
+    """The executor raised an unexpected exception, and the run is retried."""
 
     code = "executor_failed"
     retryable = True
 
 
 class GiveUp(RunFailure):
-    """Raised by a run if a retry cannot help; the run fails at once, even if attempts are left."""
+    """Raised by a run to fail immediately, without a retry."""
 
     code = "gave_up"
     branch = "gave up"
@@ -677,13 +680,13 @@ class ExecutorMisbehaved(RunFailure):
 
 
 class PhaseError(RunFailure):
-    """A phase of the agent loop failed because of the loop's own state; the run ends."""
+    """A phase of the agent loop failed, and the run ends."""
 
     code = "phase_error"
 
 
 class RunnerSecretMissing(RunFailure):
-    """A runner's key or secret is missing; `value` names its environment variable or file."""
+    """A runner's secret is missing; `value` names the environment variable or file of the secret."""
 
     code = "runner_secret_missing"
     default_remedy = "set the variable in the server's environment, and restart the server"
@@ -697,34 +700,34 @@ class CommandError(RunFailure):
 
 
 class CommandNotStarted(CommandError):
-    """The program does not exist or is not executable, or its working folder does not exist."""
+    """The program or its working folder does not exist, or the program is not executable."""
 
     code = "command_not_started"
     default_remedy = "correct the command and the working folder of the agent's runner"
 
 
 class PromptTooLong(CommandError):
-    """The operating system cannot pass the prompt as an argument, because of its length or a character."""
+    """The operating system cannot pass the prompt to the program as an argument."""
 
     code = "prompt_too_long"
     default_remedy = "set the field `prompt` of the agent's runner to stdin or file"
 
 
 class CommandFailed(CommandError):
-    """The program exited with a failure code, or reported a failure in its answer."""
+    """The program exited with a failure code, or reported a failure in its output."""
 
     code = "command_failed"
 
 
 class CommandSaidNothing(CommandError):
-    """The program exited successfully, but wrote no output."""
+    """The program exited successfully, but wrote no output and asked no question."""
 
     code = "command_said_nothing"
     default_remedy = "check the command's output, and check that the recipe matches the program"
 
 
 class CommandTimedOut(CommandError):
-    """The program was stopped, because it exceeded its time limit or wrote nothing for too long."""
+    """The program was stopped, because the program exceeded its time limit or was silent for too long."""
 
     code = "command_timed_out"
     default_remedy = (
@@ -733,31 +736,31 @@ class CommandTimedOut(CommandError):
 
 
 class CommandFlooded(CommandError):
-    """The program was stopped, because it wrote more output than allowed."""
+    """The program was stopped, because the program wrote more output than allowed."""
 
     code = "command_flooded"
     default_remedy = "let the command write its output to a file"
 
 
 class CommandNotEnded(CommandError):
-    """Some processes of the run could not be ended; the message names them."""
+    """Some processes of the run could not be ended.
+
+    The message names the processes.
+    """
 
     code = "command_not_ended"
     default_remedy = "end these processes yourself"
 
 
 class CommandBusy(CommandError):
-    """The program asked for a later retry (exit code 75), or the system could not start it now."""
+    """The program requested a later retry (exit code 75), or the system could not start the program now."""
 
     code = "command_busy"
     retryable = True
 
 
 class CommandKilled(CommandError):
-    """The program was ended by a signal that postroom did not send.
-
-    The operating system sends such a signal if memory is short.
-    """
+    """The program was ended by a signal that postroom did not send."""
 
     code = "command_killed"
     retryable = True
@@ -778,39 +781,39 @@ class AgentStopped(CommandError):
 
 
 class RemoteError(RunFailure):
-    """The other server that executes an agent's runs failed."""
+    """The remote server that executes an agent's runs failed."""
 
     code = "remote_error"
 
 
 class RemoteUnavailable(RemoteError):
-    """The other server was unreachable, silent or busy; the run is retried."""
+    """The remote server was unreachable, silent or busy, and the run is retried."""
 
     code = "remote_unavailable"
     retryable = True
 
 
 class RemoteRefused(RemoteError):
-    """The other server rejected the run."""
+    """The remote server rejected the run."""
 
     code = "remote_refused"
     default_remedy = "check the runner's URL and secret, and read the other server's log"
 
 
 class RemoteMisbehaved(RemoteError):
-    """The other server's response is too large, or is not JSON in the agreed form."""
+    """The response of the remote server is too large, or is not valid JSON of the expected form."""
 
     code = "remote_misbehaved"
 
 
 class RemoteFailed(RemoteError):
-    """The other server accepted the run and reported that it failed."""
+    """The remote server accepted the run and reported a failure."""
 
     code = "remote_failed"
 
 
 class RemoteTimedOut(RemoteError):
-    """The other server sent no result within the time limit of the run."""
+    """The remote server sent no result within the time limit of the run."""
 
     code = "remote_timed_out"
     default_remedy = "raise the runner's `timeout`, or find out why the other server did not answer"
@@ -892,14 +895,14 @@ class Unauthorized(InferenceError):
 
 
 class ModelNotFound(InferenceError):
-    """The provider does not have this model."""
+    """The provider does not have the requested model."""
 
     code = "model_not_found"
     branch = "model not found"
 
 
 class NoModelEndpoint(ModelNotFound):
-    """The URL returned a web page or other data instead of a model's response."""
+    """The URL returned a web page or other data, not a model's response."""
 
     code = "no_model_endpoint"
     branch = "no model endpoint"
@@ -913,14 +916,20 @@ class ContentFiltered(InferenceError):
 
 
 class InternalError(PostroomError):
-    """A defect in postroom broke an internal rule, and nothing was changed."""
+    """A defect in postroom broke an internal rule.
+
+    Nothing was changed.
+    """
 
     code = "internal_rule_broken"
     branch = "internal error"
 
 
 class StoreError(PostroomError):
-    """The store failed; the stored data is unchanged."""
+    """The store failed.
+
+    The stored data is unchanged.
+    """
 
     code = "store_error"
     branch = "store error"
@@ -928,21 +937,27 @@ class StoreError(PostroomError):
 
 
 class StoreUnavailable(StoreError):
-    """The store is closed or did not respond in time; the call may be repeated."""
+    """The store is closed or did not respond in time.
+
+    The call may be repeated.
+    """
 
     code = "store_unavailable"
     retryable = True
 
 
 class StoreClosed(StoreUnavailable):
-    """This process has closed the store; open the store again before you repeat the call."""
+    """The process has already closed the store."""
 
     code = "store_closed"
     default_remedy = "open the store again, or restart the server if it owns the store"
 
 
 class StoreFull(StoreError):
-    """The disk is full; nothing was written."""
+    """The disk is full.
+
+    Nothing was stored.
+    """
 
     code = "store_full"
     retryable = True
@@ -966,14 +981,14 @@ class StoreCorrupt(StoreError):
 
 
 class RecordTooNew(StoreCorrupt):
-    """A newer release wrote a value in this record; the record is intact, but this release skips it."""
+    """A newer release wrote the record, so the current release skips the record."""
 
     code = "record_too_new"
     default_remedy = "run the newer release, which can read the record"
 
 
 class CommitUnknown(StoreError):
-    """The connection broke during a commit, so it is unknown whether the commit was stored."""
+    """The connection broke during a commit, so nobody knows whether the commit was stored."""
 
     code = "commit_unknown"
     retryable = True
@@ -995,7 +1010,7 @@ class SchemaTooNew(StoreError):
 
 
 class WrongStore(StoreError):
-    """The database is missing, empty, damaged, older than its archive, or not the expected one."""
+    """The database is missing, empty, damaged, outdated, or not the expected database."""
 
     code = "wrong_store"
     default_remedy = (
@@ -1015,7 +1030,10 @@ class WrongStore(StoreError):
 
 
 class ArchiveUnavailable(PostroomError):
-    """Git could not write the archive; mail continues, and the archive is completed later."""
+    """Git could not write the archive.
+
+    Mail continues, and the archive is completed later.
+    """
 
     code = "archive_unavailable"
     retryable = True
@@ -1031,7 +1049,7 @@ class ServerUnavailable(PostroomError):
 
 
 class MissingExtra(PostroomError):
-    """An optional part is not installed."""
+    """An optional package is not installed."""
 
     code = "missing_extra"
 
@@ -1044,28 +1062,28 @@ class ConfigError(PostroomError):
 
 
 class CredentialRefused(ConfigError):
-    """Another service rejected a token or a password, which is therefore not used again."""
+    """A remote service rejected a token or password, which is not used again."""
 
     code = "credential_refused"
     default_remedy = "set another token or password"
 
 
 class ClientFileRefused(ConfigError):
-    """A client's configuration file cannot be changed safely, so it is unchanged."""
+    """A client's configuration file cannot be changed safely, so the file was not changed."""
 
     code = "client_file_refused"
     default_remedy = "correct the file, or write the entry by hand as shown in docs/start.md"
 
 
 class ClientUnfit(ConfigError):
-    """A client is not installed, or is too old for setup; the client's files are unchanged."""
+    """A client program is not installed, or is too old for the setup."""
 
     code = "client_unfit"
     default_remedy = "install or update the client"
 
 
 def why_unreadable(error: Exception) -> str:
-    """Return why a small JSON file of postroom is unreadable, for people who do not know Python."""
+    """Return the reason why a JSON file is unreadable, in words for people who do not know Python."""
     if isinstance(error, OSError):
         return error.strerror or "the operating system gave no reason"
     if isinstance(error, RecursionError) or (isinstance(error, ValueError) and type(error) is not ValueError):
@@ -1082,5 +1100,5 @@ def _branches(kind: type[PostroomError]) -> list[type[PostroomError]]:
 
 
 def all_errors() -> list[type[PostroomError]]:
-    """Return all error classes of this module, one for each code; other modules are not included."""
+    """Return all error classes of the module, one for each code."""
     return _branches(PostroomError)

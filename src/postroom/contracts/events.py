@@ -33,7 +33,7 @@ class EventScope:
 
     @classmethod
     def questions(cls, run_id: str) -> "EventScope":
-        """Return the scope of the log that records where a run's questions were shown."""
+        """Return the scope of the log of the places where a run's questions were shown."""
         return cls(family="questions", id=run_id)
 
     @classmethod
@@ -43,7 +43,7 @@ class EventScope:
 
     @property
     def key(self) -> str:
-        """The scope as one string, made of its family and id."""
+        """The family and id of the scope as one text."""
         return f"{self.family}:{self.id}"
 
 
@@ -57,7 +57,7 @@ class EventVisibility(StrEnum):
 
 
 class RuntimeEventDurability(StrEnum):
-    """The events of an executor that are stored: none, all except observations, or all."""
+    """The setting that decides which executor events are stored: none, all except observations, or all."""
 
     DISABLED = "disabled"
     COMPACTED = "compacted"
@@ -66,7 +66,7 @@ class RuntimeEventDurability(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendOptions:
-    """The writer of an event, its idempotency key, and the newest number that it expects in each scope."""
+    """The writer of an event, the idempotency key, and the newest event number expected in each scope."""
 
     writer_id: str | None = None
     idempotency_key: str | None = None
@@ -89,7 +89,7 @@ class CanonicalEventDraft:
     options: AppendOptions = AppendOptions()
 
     def __post_init__(self) -> None:
-        """Raise an error if the draft has no scope, or two scopes of the same family.
+        """Raise an error if the scopes of the draft are invalid.
 
         Raises:
             InvalidRecord: The scopes are invalid, or a writer has no key.
@@ -107,10 +107,7 @@ class CanonicalEventDraft:
 
     @property
     def digest(self) -> str:
-        """The hash of the fields that must be equal when a writer repeats the idempotency key.
-
-        The hash does not include the origin and the schema version.
-        """
+        """The hash of the fields that must be equal when a writer repeats an idempotency key."""
         content = [
             sorted(map(attrgetter("key"), self.scopes)),
             self.event_kind,
@@ -123,7 +120,7 @@ class CanonicalEventDraft:
 
     @property
     def locks(self) -> set[str]:
-        """The names of the locks that an append needs, for its scopes and its idempotency key."""
+        """The names of the locks that an append of the event needs."""
         options = self.options
         keys = (
             {f"event:{options.writer_id}:{options.idempotency_key}"}
@@ -133,13 +130,13 @@ class CanonicalEventDraft:
         return {scope.key for scope in self.scopes} | keys
 
     def scope_id(self, family: str) -> str | None:
-        """Return the id of the scope of this family (such as `thread`) that the draft has, or None."""
+        """Return the id of the draft's scope with the given family, or None."""
         return next((scope.id for scope in self.scopes if scope.family == family), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanonicalEvent:
-    """An event with the number that it has in each of its scopes."""
+    """A stored event, with the event's number in each scope."""
 
     event_id: str
     event_kind: str
@@ -155,12 +152,12 @@ class CanonicalEvent:
 
     @property
     def thread_id(self) -> str | None:
-        """The thread whose log contains the event."""
+        """The id of the thread whose log contains the event."""
         return self._scope("thread:")
 
     @property
     def run_id(self) -> str | None:
-        """The run whose log contains the event."""
+        """The id of the run whose log contains the event."""
         return self._scope("run:")
 
     def _scope(self, prefix: str) -> str | None:
@@ -169,7 +166,10 @@ class CanonicalEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventPage:
-    """Consecutive events of one scope; to read on, pass `cursor`."""
+    """Consecutive events of one scope.
+
+    `cursor` points to the next page.
+    """
 
     events: tuple[CanonicalEvent, ...]
     cursor: int

@@ -35,7 +35,7 @@ STDIO: Final = ("-m", "postroom", "mcp", "--tools", TOOLS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAccess:
-    """The URLs of the server, and a token for one run that is valid while the run's program is active."""
+    """The server's URLs, and a token that is valid while the program of a run is active."""
 
     url: str
     mcp_path: str
@@ -48,7 +48,7 @@ class RunAccess:
         return f"{self.url}{self.mcp_path}/{TOOLS}"
 
     def variables(self) -> Mapping[str, str]:
-        """Return environment variables for the `postroom` commands and hooks that the program starts."""
+        """Return environment variables for the `postroom` commands and hooks of the run's program."""
         return {
             URL_VARIABLE: self.url,
             PATH_VARIABLE: self.mcp_path,
@@ -63,7 +63,10 @@ AccessOf = Callable[[RunActivation], AbstractAsyncContextManager[RunAccess | Non
 
 
 class AgentRunResult(Record, frozen=True, kw_only=True):
-    """The result of an execution. If `waiting` is set, the run has not ended; another event resumes it."""
+    """The result of an execution.
+
+    If `waiting` is set, the run has not ended.
+    """
 
     run_id: str
     response: str = ""
@@ -77,14 +80,17 @@ class AgentRunResult(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedRunPlan:
-    """The configuration to which a run is pinned; without this configuration, the run is refused."""
+    """The configuration to which a run is pinned."""
 
     resolution_id: str
     replayable: bool = True
 
 
 def build_identity(activation: RunActivation, *, run_id: str | None = None) -> RunIdentity:
-    """Return the identity and origin of a requested run; if the request has no run id, generate one."""
+    """Return the identity and origin of a requested run.
+
+    A run without an id gets a generated id.
+    """
     trace, run_id = activation.trace, run_id or activation.run_id or f"run_{uuid.uuid4().hex}"
     return RunIdentity(
         thread_id=activation.thread_id,
@@ -102,59 +108,61 @@ def build_identity(activation: RunActivation, *, run_id: str | None = None) -> R
 
 
 class RunDispatchExecutor(ABC):
-    """Runs agents. A subclass must define `run`; all other capabilities are optional."""
+    """Executes runs of agents.
+
+    A subclass must define `run`; all other methods are optional.
+    """
 
     @abstractmethod
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run, and return how it ended.
+        """Execute a run, and return the result.
 
-        Whether a failed run is retried depends on the error: errors of postroom, including `RunFailure`, have
-        a `retryable` flag, and the run is retried after any other error. When the task is cancelled, it must
-        end soon.
+        If `run` raises a `PostroomError`, the error's `retryable` decides whether the run is retried. An
+        exception of any foreign class leads to a retry. A cancelled `run` must end soon.
         """
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """Return whether an interrupted run continues from its checkpoint (RESUME) or not (RESTART)."""
+        """Return RESUME if an interrupted run continues from a checkpoint, or else RESTART."""
         return Recovery.RESTART
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to stop; return False if none is active."""
+        """Ask an active run to stop; return False without an active run.
+
+        `id` is a dispatch, run or thread id.
+        """
         return False
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to stop, and wait until it has ended.
+        """Ask the thread's active run to stop, and wait until the run has ended.
 
-        Return False if this process does not execute a run of the thread, or if the run does not end.
+        Return False if the process executes no run of the thread, or if the run does not end.
         """
         return False
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Pass a decision to the run with this dispatch, run or thread id.
+        """Pass a decision to an active run; return False if the run does not accept the decision.
 
-        Return False if the run does not accept the decision.
+        `id` is a dispatch, run or thread id.
         """
         return False
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Pass messages to the run with this id, which reads them at its next step.
+        """Pass messages to an active run; return False if the run does not accept the messages.
 
-        Return False if the run does not accept the messages.
+        The run reads the messages at its next step.
         """
         return False
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Notify the run with this id that messages are waiting; return False if it does not read them."""
+        """Notify an active run that messages are waiting; return False if the run does not read messages."""
         return False
 
     def listen_to(self, live: LiveChannels | None) -> None:
-        """Set the channel over which other processes send commands for active runs.
-
-        `live` is None if there is no channel.
-        """
+        """Set the channel through which other processes command active runs, or None for no channel."""
         return
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return the run's configuration, which is the live one unless `pinned` names another.
+        """Return the configuration that `pinned` names, or the live configuration if `pinned` is None.
 
         Raises:
             ResolveFailed: The configuration cannot be assembled.
@@ -162,32 +170,31 @@ class RunDispatchExecutor(ABC):
         return ResolvedRunPlan(resolution_id=pinned or "live")
 
     def live_registry(self) -> RegistrySet | None:
-        """Return the live registry, or None if the executor does not use one."""
+        """Return the live registry, or None for an executor without a registry."""
         return None
 
     def commit_coordinator(self) -> CommitCoordinator | None:
-        """Return the coordinator for the executor's writes, or None if each run has its own."""
+        """Return the coordinator that stores the executor's steps, or None without a common coordinator."""
         return None
 
     def has_commit_coordinator(self) -> bool:
-        """Return whether the executor commits its steps through a coordinator."""
+        """Return whether the executor commits steps through a coordinator."""
         return self.commit_coordinator() is not None
 
     def waits_for_outages(self, thread_id: str) -> bool:
-        """Return whether this thread's runs are retried for minutes after a failure that may be an outage."""
+        """Return whether a thread's runs are retried for minutes after a failure that may be an outage."""
         return True
 
     def can_pause(self, thread_id: str) -> bool:
-        """Return whether this thread's runs are coroutines that can pause between steps.
+        """Return whether the runs of a thread can pause between steps.
 
-        If the lease of such a run expires during an outage, the run pauses. After the outage, the run
-        continues unless another process has claimed it. Other runs are stopped in this case, because their
-        program would continue alongside the next owner.
+        A run that can pause survives an expired lease unless another process claims the run. A run that
+        cannot pause is stopped when its lease expires.
         """
         return False
 
     def commits_steps(self, thread_id: str) -> bool:
-        """Return whether the executor itself commits the steps and answers of this thread's runs."""
+        """Return whether the executor itself commits the steps and answers of a thread's runs."""
         return self.has_commit_coordinator()
 
     def agent_of(self, thread_id: str) -> str | None:
@@ -195,7 +202,7 @@ class RunDispatchExecutor(ABC):
         return None
 
     def stages_events(self) -> bool:
-        """Return whether the executor commits each step with its events through the run's coordinator."""
+        """Return whether the executor commits each step together with the step's events."""
         return self.commit_coordinator() is not None
 
 
@@ -203,10 +210,10 @@ _PASSED_ON = tuple(name for name in vars(RunDispatchExecutor) if not name.starts
 
 
 class ExecutorAround(RunDispatchExecutor):
-    """Wraps another executor and forwards every call that it does not handle."""
+    """An executor that wraps another executor and forwards all methods that a subclass does not define."""
 
     def __init__(self, within: RunDispatchExecutor) -> None:
-        """Wrap `within`, and forward to it every method that the class does not define."""
+        """Wrap the executor `within`."""
         self._within = within
         for name in _PASSED_ON:
             if getattr(type(self), name) is getattr(RunDispatchExecutor, name):

@@ -24,7 +24,7 @@ MAX_LEFT = 20
 
 
 class ChatFile(Record, frozen=True, kw_only=True):
-    """A file of a thread, at a position in a message or in the output of a run (under the run's id).
+    """A file in a message or in the output of a run.
 
     If `sha256` is empty, the file could not be fetched, and `missing` states the reason. If `sha256` and
     `missing` are both set, the file is stored, but a model cannot read it.
@@ -44,13 +44,13 @@ class ChatFile(Record, frozen=True, kw_only=True):
 
     @property
     def described(self) -> str:
-        """Return a description of the file in one line, for a person or an agent."""
+        """Return a one-line description of the file."""
         return f"{quoted(self.name, longest=_NAME_LENGTH)} ({one_line(self.media_type)}, {self.size:,} bytes)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpooledFile:
-    """Bytes in a private temporary file, with their hash and size."""
+    """A private temporary file, with the hash and size of the content."""
 
     path: Path
     sha256: str
@@ -59,7 +59,7 @@ class SpooledFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileContent:
-    """The bytes of a file, which can be read repeatedly."""
+    """The content of a file, which can be read repeatedly."""
 
     size: int
     sha256: str
@@ -67,17 +67,17 @@ class FileContent:
     """Yields the bytes from the start, piece by piece."""
 
     async def whole(self) -> bytes:
-        """Return all bytes at once, for callers that cannot read pieces."""
+        """Return the whole content of the file at once."""
         return b"".join([piece async for piece in self.pieces()])
 
 
 class RunFiles(Protocol):
-    """The files of one chat run, for the executor of the run."""
+    """The files of one chat run."""
 
     async def of(self, message: Message) -> tuple[ChatFile, ...]:
-        """Return the files of a message in the run's thread, after fetching and storing missing ones.
+        """Return the files of a message, after fetching missing files from the chat platform.
 
-        If a file cannot be fetched, its field `missing` states the reason, and the sender is notified.
+        If a file cannot be fetched, `missing` states the reason, and the sender is notified.
 
         Raises:
             ServerUnavailable: A file cannot be fetched now; the run must be retried.
@@ -89,11 +89,14 @@ class RunFiles(Protocol):
         ...
 
     def content(self, file: ChatFile) -> AsyncIterator[bytes]:
-        """Yield a file's bytes, piece by piece."""
+        """Yield the content of a file in pieces."""
         ...
 
     async def leave(self, path: Path, position: int) -> ChatFile:
-        """Store a file that the run sends; the chat receives the file after the run's answer."""
+        """Store a file that the run sends to the chat.
+
+        The chat receives the file after the run's answer.
+        """
         ...
 
     @property
@@ -102,9 +105,9 @@ class RunFiles(Protocol):
         ...
 
     async def leave_text(self, name: str, text: str) -> ChatFile:
-        """Store a text file that the run sends; it replaces an earlier file of the run with the same name.
+        """Store a text file that the run sends to the chat.
 
-        If the call is repeated, for example after a crash, there is still only one file.
+        A repeated call with the same name replaces the file.
 
         Raises:
             InvalidArgument: The name has no usable character, or the text is empty.
@@ -150,13 +153,16 @@ _DEFAULT_NAMES = {"image": "picture", "audio": "sound", "video": "video", "text"
 
 
 def plain_name(name: str | None) -> str:
-    """Return a file name without directories and invisible characters; the result may be empty."""
+    """Return a file name without directories and invisible characters.
+
+    The result may be empty.
+    """
     last = (name or "").replace("\\", "/").rpartition("/")[2]
     return "".join(value for value in last if value.isprintable() and value != "\ufffd").strip(". ")
 
 
 def safe_name(name: str | None, media_type: str, position: int) -> str:
-    """Return a usable name for any file name that a sender wrote, without path or invisible characters."""
+    """Return a usable file name for any name that a sender wrote."""
     plain = plain_name(name)
     if not plain:
         ending = next((f".{value}" for value, kind in _ENDINGS.items() if kind == media_type), "")
@@ -192,10 +198,10 @@ SNIFFED_BYTES = 4_096
 
 
 def detect_media_type(head: bytes, name: str | None, *, is_sound: bool = False) -> str:
-    """Return the media type that the first bytes indicate; the name only distinguishes text and zip types.
+    """Return the media type that the first bytes of a file indicate.
 
-    Archives are not unpacked. `is_sound` means that the sender declared a container format for video and
-    audio as audio.
+    The file name only decides between types of text, and between types of zip files. `is_sound` is true if
+    the sender declared the file as audio.
     """
     by_name = _ENDINGS.get((name or "").rpartition(".")[2].lower(), "")
     if head[:4] == b"RIFF":
@@ -219,7 +225,10 @@ def detect_media_type(head: bytes, name: str | None, *, is_sound: bool = False) 
 
 
 def is_text(head: bytes) -> bool:
-    """Return whether bytes are UTF-8 text; the last character may be incomplete."""
+    """Return whether the first bytes of a file are UTF-8 text.
+
+    The last character may be incomplete.
+    """
     try:
         text = codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -228,5 +237,5 @@ def is_text(head: bytes) -> bool:
 
 
 def is_readable_text(media_type: str) -> bool:
-    """Return whether a file of this type is text that can be shown."""
+    """Return whether a file with the given media type is text that can be shown."""
     return media_type.startswith("text/") or media_type in _TEXTS or media_type == "image/svg+xml"

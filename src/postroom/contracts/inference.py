@@ -19,13 +19,10 @@ _KEY = "caller"
 
 
 class CallerRequest(Record, frozen=True, kw_only=True):
-    """The instructions, earlier messages and tools that a calling program sends with its message.
+    """The instructions, earlier messages and tools that a calling program sends with a message.
 
-    They are stored in the first block of the message.
-
-    `context` is the earlier conversation that the caller reports, or the results of tools that the caller
-    executed. If the model calls one of the caller's `tools`, the run ends. The caller then executes the tool,
-    and sends the result with its next message.
+    `context` is the earlier conversation, or the results of tools that the caller executed. If the model
+    calls one of the caller's `tools`, the run ends, and the caller executes the tool.
     """
 
     instructions: str = ""
@@ -34,18 +31,21 @@ class CallerRequest(Record, frozen=True, kw_only=True):
     overrides: InferenceOverride | None = None
 
     def as_data(self) -> dict[str, Json]:
-        """Return the request as an entry for a block's data; the entry may be empty."""
+        """Return the request as an entry for the data of a content block.
+
+        The entry may be empty.
+        """
         return {} if self == CallerRequest() else {_KEY: as_plain(self)}
 
     @classmethod
     def of(cls, message: Message) -> "CallerRequest":
-        """Return the request that was stored with a message; without one, return an empty request."""
+        """Return the request that a message contains, or an empty request."""
         fields = message.content[0].data.get(_KEY) if message.content else None
         return cls() if fields is None else from_plain(fields, cls)
 
     @classmethod
     def newest(cls, messages: Iterable[Message]) -> "CallerRequest":
-        """Return the request in a person's newest message, which also applies to later messages."""
+        """Return the request in the newest message of a person."""
         requested_messages = [
             message
             for message in messages
@@ -63,7 +63,7 @@ calls as JSON.
 
 
 def with_context(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Return the messages, each preceded by the context that its caller sent along."""
+    """Return the messages, each preceded by the context that the caller sent with the message."""
     return tuple(item for message in messages for item in (*CallerRequest.of(message).context, message))
 
 
@@ -111,7 +111,7 @@ class InferenceTextDelta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceReasoningDelta:
-    """The next piece of the reasoning."""
+    """The next piece of the model's reasoning."""
 
     delta: str
 
@@ -157,7 +157,7 @@ class Model(Protocol):
         ...
 
     def stream(self, request: InferenceRequest) -> AsyncIterator[InferencePiece]:
-        """Yield the answer in pieces; the last piece is `InferenceStop`.
+        """Yield the answer of the model in pieces, of which the last is an `InferenceStop`.
 
         Raises:
             InferenceError: The call failed; the class of the error shows whether a retry can help.

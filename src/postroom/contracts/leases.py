@@ -27,7 +27,7 @@ block.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A stored lease; the row remains after a release, so that the fence never decreases."""
+    """A named lease with the lease's holder and expiry."""
 
     name: str
     holder: str
@@ -42,18 +42,12 @@ class Lease:
 
 
 def nobody_is_gone(_about: Mapping[str, Json]) -> bool:
-    """Return False: without knowledge of other servers, assume that the holder of a lease is still running.
-
-    Therefore the caller waits until the lease expires.
-    """
+    """Return False for every lease holder: no holder is known to have exited."""
     return False
 
 
 def servers(leases: Iterable[Lease], now: int, place: str = "") -> list[Lease]:
-    """Return the leases of running servers or, if `place` is given, of the servers at that place.
-
-    A server is at each place in its list `places`, and at each place whose lease it holds.
-    """
+    """Return the leases of running servers, or only of the running servers at `place`."""
     held = [lease for lease in leases if lease.until > now]
     holders = {
         lease.holder
@@ -64,6 +58,6 @@ def servers(leases: Iterable[Lease], now: int, place: str = "") -> list[Lease]:
 
 
 def named_places(about: Mapping[str, Json]) -> list[str]:
-    """Return the host name and the labels of a server, which its description lists under `places`."""
+    """Return the host name and labels in the description of a server."""
     named = about.get("places")
     return [str(item) for item in named] if isinstance(named, list) else []

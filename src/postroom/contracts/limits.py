@@ -23,7 +23,7 @@ LIMITS: Final = "limits"
 
 
 def chosen(kind: type[E], given: str, what: str) -> E:
-    """Return the member of an enum with this name.
+    """Return the member of an enum with a given value.
 
     Raises:
         ConfigError: The enum has no such member.
@@ -37,7 +37,7 @@ def chosen(kind: type[E], given: str, what: str) -> E:
 
 
 def refuse_no_number(what: str, given: object, *, least: int) -> None:
-    """Raise an error unless the value is an integer of at least `least`.
+    """Raise an error unless a setting is an integer of at least `least`.
 
     Raises:
         ConfigError: The value is not an integer, or is too small.
@@ -58,12 +58,11 @@ class LimitScope(StrEnum):
 class Limit:
     """A limit for all runs, or for the runs of each tenant or key.
 
-    All workers of a database must be configured with the same limits.
+    All workers of a database must have the same limits.
 
-    `at_once` counts claimed runs. `starts` counts executions, including retries: at most this number may
-    start within any `period`. A limit for each tenant ignores runs without a tenant, and a limit for each key
-    ignores runs without a key. A run whose caller waits for it (`submit`) is counted, but it starts even if a
-    limit is reached.
+    `at_once` is the maximum number of claimed runs. `starts` is the maximum number of executions, including
+    retries, that start within any `period`. A limit for each tenant or key ignores runs without a tenant or
+    key. A run whose caller waits for the result is counted, but starts even at the limit.
 
     Raises:
         ConfigError: The limit is empty, a number is less than 1, or `starts` is given without `period`.
@@ -75,7 +74,7 @@ class Limit:
     period: Duration | None = None
 
     def __post_init__(self) -> None:
-        """Raise an error if the limit is empty; convert the name of a scope to a scope."""
+        """Validate the limit, and convert the scope's name to a `LimitScope`."""
         object.__setattr__(self, "per", chosen(LimitScope, self.per, "`per` of a limit"))
         for name in ("at_once", "starts"):
             if (number := getattr(self, name)) is not None:
@@ -96,14 +95,14 @@ class Limit:
             raise ConfigError(problem, value=str(self))
 
     def scope(self, tenant: str, key: str) -> str | None:
-        """Return the scope in which this limit counts a run, or None if the limit does not apply."""
+        """Return the scope in which the limit counts a run, or None if the limit does not apply."""
         name = {LimitScope.ALL: "*", LimitScope.TENANT: tenant, LimitScope.KEY: key}[self.per]
         return f"{self.per}:{name}" if name else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A limit or budget that prevents a run from starting, with its scope and, if known, its end."""
+    """A limit or budget that prevents a run from starting."""
 
     scope: str
     text: str
@@ -129,7 +128,7 @@ class BudgetScope(StrEnum):
 
 
 class BudgetWindow(StrEnum):
-    """The length of a budget's time window, which begins with an hour, day or month."""
+    """The length of a budget's time window."""
 
     HOUR = "hour"
     DAY = "day"
@@ -137,9 +136,9 @@ class BudgetWindow(StrEnum):
 
 
 class Spending(Record, frozen=True, kw_only=True):
-    """The amounts that a scope has spent; `cost_micros` is in millionths of a US dollar.
+    """The amounts that a scope has spent.
 
-    An extension is stored as a negative amount.
+    `cost_micros` is in millionths of a US dollar. An extension of a budget is stored as a negative amount.
     """
 
     scope: str
@@ -155,7 +154,7 @@ class Spending(Record, frozen=True, kw_only=True):
     """Whether a person has refused to extend the budget. Set only in stored rows."""
 
     def plus(self, more: "Spending") -> "Spending":
-        """Return the sum of this spending and `more`."""
+        """Return the sum of two spendings."""
         return Spending(
             scope=self.scope,
             until=self.until,
@@ -170,13 +169,12 @@ class Spending(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits for the runs of each thread, tenant, key or agent, or of all runs together; None means no limit.
+    """Limits for the runs of each thread, tenant, key or agent, or for all runs together.
 
-    A budget is checked when a run is about to start; it never stops an active run. A run is counted when it
-    starts. Time, tokens and cost are counted when the run ends, in the window of that time. `zone` is the
-    time zone in which hours, days and months begin. A budget for each tenant ignores runs without a tenant,
-    and a budget for each key ignores runs without a key. Every worker of a database must have the same
-    budgets.
+    A budget is checked before a run starts, and never stops an active run. The number of runs is counted at
+    the start of a run. Time, tokens and cost are counted at the end of a run. `zone` is the time zone in
+    which hours, days and months begin. A budget for each tenant or key ignores runs without a tenant or key.
+    All workers of a database must have the same budgets.
 
     Raises:
         ConfigError: The budget limits nothing, a limit is negative, or the zone is unknown.
@@ -191,7 +189,7 @@ class Budget:
     cost_micros: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise an error if the budget has no limits; convert the names of a scope and a window."""
+        """Validate the budget, and convert the names of a scope and a window to enum members."""
         object.__setattr__(self, "per", chosen(BudgetScope, self.per, "`per` of a budget"))
         if self.window is not None:
             object.__setattr__(self, "window", chosen(BudgetWindow, self.window, "`window` of a budget"))
@@ -213,16 +211,15 @@ class Budget:
 
     @property
     def limits(self) -> dict[str, int]:
-        """The limits that are set, each under the name of its measure."""
+        """The limits of the budget, keyed by the name of the measure."""
         by_name = {name: getattr(self, name) for name in _MEASURES}
         return {name: limit for name, limit in by_name.items() if limit is not None}
 
     def account(self, ids: Mapping[BudgetScope, str], now: int) -> Spending | None:
         """Return an empty account for the scope in which the budget counts a run.
 
-        `ids` names the thread, tenant, limit key and agent of the run.
-
-        Return None if the budget does not apply to the run.
+        Return None if the budget does not apply to the run. `ids` contains the thread, tenant, limit key and
+        agent of the run.
         """
         if not ids[self.per]:
             return None
@@ -233,22 +230,18 @@ class Budget:
         return Spending(scope=f"{scope}/{self.window}/{begins}", until=until)
 
     def spent_up(self, spent: Spending) -> str | None:
-        """Return the measure that is used up (`runs`, `wall_ms`, `tokens` or `cost_micros`), if any."""
+        """Return the first measure that has reached the budget's limit, or None."""
         reached = (name for name, limit in self.limits.items() if getattr(spent, name) >= limit)
         return next(reached, None)
 
 
 def find_window(window: BudgetWindow, zone: str, now: int) -> tuple[str, int]:
-    """Return the name of the window that contains a time, and the end of the window."""
+    """Return the name and the end of the budget window that contains a time."""
     return _window(window, zone, now // 60_000)
 
 
 @lru_cache(maxsize=64)
 def _window(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
-    """Return the name and the end of the window that contains a minute since the epoch.
-
-    Windows start and end at whole minutes.
-    """
     local = datetime.fromtimestamp(minute * 60, _zone(zone))
     if window is BudgetWindow.HOUR:
         begins = local.replace(minute=0, second=0)
@@ -266,7 +259,7 @@ def _window(window: BudgetWindow, zone: str, minute: int) -> tuple[str, int]:
 
 
 def same_limits(budgets: tuple[Budget, ...]) -> Iterator[str]:
-    """Yield each measure, such as the cost, that two budgets limit for the same runs and the same period."""
+    """Yield each measure that several budgets limit for the same runs and period."""
     seen = set[tuple[str, ...]]()
     for budget in budgets:
         for name in budget.limits:
@@ -282,7 +275,6 @@ def _midnight(day: date, zone: str) -> datetime:
 
 @cache
 def _zone(name: str) -> tzinfo:
-    """Return a time zone; cached, because reading one blocks."""
     return UTC if name == "UTC" else ZoneInfo(name)
 
 

@@ -14,7 +14,7 @@ from postroom.contracts.tools import ToolCallResume
 
 
 class LiveCommandKind(StrEnum):
-    """The kinds of commands that can be sent to an active run."""
+    """The kind of command that is sent to an active run."""
 
     MESSAGES = "messages"
     PENDING_BOUNDARY_WAKE = "pending_boundary_wake"
@@ -35,22 +35,28 @@ class LiveRunCommand:
     The run then stops and returns to the queue, and the commit of the submission ends it as cancelled.
     """
 
+    reason: str | None = None
+    """The reason for a cancellation, for the questions and the sender of the run, or None."""
+
     @property
     def cancels(self) -> bool:
-        """Whether the command causes the run to end as cancelled."""
+        """Whether the command ends the run as cancelled."""
         return self.kind is LiveCommandKind.CANCEL and not self.gives_way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRunTarget:
-    """The active run that a command is for, or that a listener serves; None in a field matches all."""
+    """The run to which a command is addressed.
+
+    Fields with the value None match every run.
+    """
 
     thread_id: str
     run_id: str | None = None
     dispatch_id: str | None = None
 
     def matches(self, listener: "LiveRunTarget") -> bool:
-        """Return whether a listener receives commands to this target."""
+        """Return whether a listener receives commands that are addressed to the target."""
         pairs = ((self.run_id, listener.run_id), (self.dispatch_id, listener.dispatch_id))
         agree = all(mine is None or theirs is None or mine == theirs for mine, theirs in pairs)
         return self.thread_id == listener.thread_id and agree
@@ -65,17 +71,20 @@ class LiveDeliveryOutcome(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class LiveReceipt:
-    """The receipt of a command, which is settled once: as accepted or as dropped."""
+    """The receipt of a command, which records whether the run accepted the command."""
 
     settle: Callable[[bool], None]
     settled: bool = field(default=False, init=False)
 
     def ack(self) -> None:
-        """Record that the run has accepted the command."""
+        """Record that the run accepted the command."""
         self._settle(accepted=True)
 
     def drop(self) -> None:
-        """Record that the run did not accept the command; no effect after `ack`."""
+        """Record that the run did not accept the command.
+
+        No effect after `ack`.
+        """
         self._settle(accepted=False)
 
     def _settle(self, *, accepted: bool) -> None:
@@ -86,7 +95,10 @@ class LiveReceipt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveCommandEntry:
-    """A command with its receipt, which is dropped if the `with` block ends without `ack`."""
+    """A received command with its receipt.
+
+    A `with` block that ends without `ack` drops the command.
+    """
 
     command: LiveRunCommand
     receipt: LiveReceipt
@@ -96,19 +108,22 @@ class LiveCommandEntry:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Drop the receipt unless it was acknowledged."""
+        """Drop the command unless the receipt was acknowledged."""
         self.receipt.drop()
 
 
 class LiveSubscription(Protocol):
-    """Yields the commands for one target in order, until it is closed."""
+    """Yields the commands to one run in order, until the subscription is closed."""
 
     def __aiter__(self) -> AsyncIterator[LiveCommandEntry]:
         """Iterate over commands as they arrive."""
         ...
 
     def close(self) -> None:
-        """End the subscription and drop unhandled commands; a repeated call has no effect."""
+        """End the subscription and drop unhandled commands.
+
+        A repeated call has no effect.
+        """
         ...
 
 
@@ -116,9 +131,9 @@ class LiveChannels(Protocol):
     """Delivers commands to active runs, within one process or between processes."""
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Pass a command to all listeners of a run. The delivery succeeds if one listener accepts it."""
+        """Pass a command to all listeners of a run, and return whether any listener accepted the command."""
         ...
 
     async def open(self, target: LiveRunTarget) -> LiveSubscription:
-        """Start listening for commands to this target."""
+        """Start listening for commands to a run."""
         ...

@@ -30,7 +30,7 @@ URGENT: tuple[Importance, ...] = ("high", "urgent")
 
 
 class Project(Record, frozen=True, kw_only=True):
-    """A shared workspace, identified by its absolute path and its slug."""
+    """A shared workspace, identified by an absolute path and a slug."""
 
     id: int
     slug: str
@@ -65,7 +65,10 @@ class Agent(Record, frozen=True, kw_only=True):
 
 
 class Message(Record, frozen=True, kw_only=True):
-    """A message, which never changes after it is sent, but can be recalled until a recipient reads it."""
+    """A message, which never changes after sending.
+
+    A sender can recall a message that nobody has read.
+    """
 
     id: int
     project_id: int
@@ -91,12 +94,12 @@ def check_value(message_id: int, subject: str, body_md: str, topic: str) -> int:
 
 
 def is_content_of(sha256: str, content: bytes) -> bool:
-    """Return whether bytes have this SHA-256; False means that a file on the disk has changed."""
+    """Return whether content has the given SHA-256 hash."""
     return hashlib.sha256(content).hexdigest() == sha256
 
 
 def is_damaged(message: Message) -> bool:
-    """Return whether a message's texts are known to have changed since they were written."""
+    """Return whether the texts of a message differ from the message's check value."""
     return (
         message.check_value is not None
         # An earlier release that recalls a message does not update its check value.
@@ -106,7 +109,7 @@ def is_damaged(message: Message) -> bool:
 
 
 class Recipient(Record, frozen=True, kw_only=True):
-    """One recipient of a message, with the state of the delivery."""
+    """A recipient of a message, with the delivery state."""
 
     message_id: int
     agent_id: int
@@ -123,7 +126,7 @@ class Recipient(Record, frozen=True, kw_only=True):
 
 
 class AddressedAgent(Record, frozen=True, kw_only=True):
-    """The addressed agent, with its project and its runner."""
+    """An agent with the agent's project and runner."""
 
     project: Project
     agent: Agent
@@ -134,7 +137,7 @@ class AddressedAgent(Record, frozen=True, kw_only=True):
 
 
 class Received(Record, frozen=True, kw_only=True):
-    """The delivery of a message to an agent, and the run that received it."""
+    """The delivery of a message to an agent, and the run that received the message."""
 
     message_id: int
     project_id: int
@@ -153,7 +156,7 @@ class Received(Record, frozen=True, kw_only=True):
 
 
 class InboxEntry(Record, frozen=True, kw_only=True):
-    """A message as one recipient sees it."""
+    """A message as a recipient sees it."""
 
     message: Message
     kind: RecipientKind
@@ -163,7 +166,10 @@ class InboxEntry(Record, frozen=True, kw_only=True):
 
 
 class Attachment(Record, frozen=True, kw_only=True):
-    """A file that was sent with a message; files with the same SHA-256 share one stored copy."""
+    """A file that was sent with a message.
+
+    Files with the same content share one stored copy.
+    """
 
     sha256: str
     name: str
@@ -173,10 +179,7 @@ class Attachment(Record, frozen=True, kw_only=True):
 
 
 class Reservation(Record, frozen=True, kw_only=True):
-    """A reservation of a path or a glob pattern in a project.
-
-    The reservation is active until `expires_at` or `released_at`, whichever comes first.
-    """
+    """A reservation of a path or glob pattern, active until `expires_at` or `released_at`."""
 
     id: int
     project_id: int
@@ -201,7 +204,7 @@ LivePattern = tuple[int, str]
 
 
 class ContactLink(Record, frozen=True, kw_only=True):
-    """A contact between two agents, which was requested or has been decided on."""
+    """A request for contact between two agents, and the decision about the request."""
 
     from_id: int
     to_id: int
@@ -212,7 +215,7 @@ class ContactLink(Record, frozen=True, kw_only=True):
 
 
 class Reach(Record, frozen=True, kw_only=True):
-    """Facts that decide whether and how a message reaches an agent."""
+    """The facts that decide whether and how a message reaches an agent."""
 
     agent_id: int
     granted: ContactStatus | None
@@ -224,7 +227,7 @@ class Reach(Record, frozen=True, kw_only=True):
 
 
 class ThreadHead(Record, frozen=True, kw_only=True):
-    """A thread, with the facts that a list of threads shows."""
+    """A thread with the facts for a list of threads."""
 
     thread_id: str
     subject: str
@@ -236,7 +239,10 @@ class ThreadHead(Record, frozen=True, kw_only=True):
 
 
 class ProjectTally(Record, frozen=True, kw_only=True):
-    """The counts that a list of projects shows; each counter stops at a maximum."""
+    """The counts for a list of projects.
+
+    Each counter stops at a maximum.
+    """
 
     project_id: int
     agents: int
@@ -247,7 +253,7 @@ class ProjectTally(Record, frozen=True, kw_only=True):
 
 
 class ThreadParticipant(Record, frozen=True, kw_only=True):
-    """A participant of a thread, who sent or received at least one of its messages."""
+    """A participant who sent or received a message of a thread."""
 
     agent_id: int
     name: str
@@ -258,7 +264,10 @@ class ThreadParticipant(Record, frozen=True, kw_only=True):
 
 
 class ThreadFilter(Record, frozen=True, kw_only=True):
-    """A filter for threads: one message, which was not recalled, must meet all conditions."""
+    """A filter for threads.
+
+    A thread matches if one of its messages meets all conditions.
+    """
 
     seen: ThreadsSeen = "any"
     """Matches messages that the given readers, or any reader, have not yet read or acknowledged."""
@@ -273,7 +282,7 @@ class ThreadFilter(Record, frozen=True, kw_only=True):
 
 
 class SearchHit(Record, frozen=True, kw_only=True):
-    """A message that a search found, with an excerpt that matches."""
+    """A message that a search found, with a matching excerpt."""
 
     message: Message
     snippet: str
@@ -289,7 +298,10 @@ class StoredAnswer(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A word, or the start of a word if `prefix` is set; `field` restricts the search to one column."""
+    """A search for a word.
+
+    `prefix` matches words with the given beginning, and `field` restricts the search to a column.
+    """
 
     text: str
     prefix: bool = False
@@ -298,7 +310,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """Adjacent words in a fixed order."""
+    """A search for adjacent words in a fixed order."""
 
     words: tuple[str, ...]
     field: str | None = None
@@ -306,7 +318,7 @@ class Phrase:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    """Matches everything that `left` matches and `right` does not match."""
+    """A search for everything that matches `left` but not `right`."""
 
     left: "Query"
     right: "Query"
@@ -314,14 +326,14 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Matches everything that all parts match."""
+    """A search for everything that matches all parts."""
 
     parts: tuple["Query", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Matches everything that at least one part matches."""
+    """A search for everything that matches at least one part."""
 
     parts: tuple["Query", ...]
 
@@ -337,7 +349,7 @@ SEARCH_FIELDS = ("subject", "body", "sender", "topic")
 
 
 class ProjectSize(Record, frozen=True, kw_only=True):
-    """The size of a project: how many records it has."""
+    """The number of records in a project."""
 
     agents: int
     messages: int
@@ -353,7 +365,10 @@ ended.
 
 
 class Attempt(Record, frozen=True, kw_only=True):
-    """One execution of an agent's run; the outcome `cut_off` marks an interruption."""
+    """An execution of an agent's run.
+
+    The outcome `cut_off` means an interruption.
+    """
 
     id: int
     run_id: str
@@ -369,7 +384,7 @@ class Attempt(Record, frozen=True, kw_only=True):
 
 
 class EndedAttempt(NamedTuple):
-    """An ended attempt to execute a run, and the agent of the run."""
+    """An ended execution of a run, and the agent of the run."""
 
     run_id: str
     project_id: int
@@ -379,7 +394,7 @@ class EndedAttempt(NamedTuple):
 
 
 class AttemptGroup(Record, frozen=True, kw_only=True):
-    """Attempts of one agent that succeeded or were cancelled, and that started close together."""
+    """Successful or cancelled executions of one agent that started close together."""
 
     agent_id: int
     count: int
@@ -486,7 +501,7 @@ Detail = Mapping[str, str | int | bool]
 
 
 class Happening(Record, frozen=True, kw_only=True):
-    """An event to write to the log of a project; it gets its number when it is written."""
+    """An event for the log of a project, before the event has a number."""
 
     kind: EventKind
     at: int
@@ -510,7 +525,7 @@ class ProjectEvent(Record, frozen=True, kw_only=True):
 class LogBounds:
     """The range of a log: all entries after `oldest`, up to and including `newest`.
 
-    In an empty log, both are 0.
+    The bounds of an empty log are 0.
     """
 
     oldest: int
@@ -519,7 +534,10 @@ class LogBounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRule:
-    """The retention period of messages. None for `project`, `topic` or `thread` matches any value."""
+    """The retention period of messages.
+
+    None for `project`, `topic` or `thread` matches any value.
+    """
 
     project: str | None = None
     """The path, alias or slug of the project."""
@@ -532,13 +550,13 @@ class KeepRule:
 
     @property
     def holds(self) -> bool:
-        """Whether the rule puts messages on hold, so that they are never deleted."""
+        """Whether the rule prevents the deletion of messages."""
         return self.keep is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgedMessage:
-    """A message, with the facts that decide whether it may be deleted."""
+    """A message with the facts that decide whether the message may be deleted."""
 
     id: int
     thread_id: str
@@ -554,7 +572,7 @@ class AgedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OldMessages:
-    """A filter for messages that may be deleted; the store returns no other messages."""
+    """A filter for messages that may be deleted."""
 
     before: int
     """Only messages from before this time match."""

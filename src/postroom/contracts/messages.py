@@ -34,12 +34,12 @@ CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def storable(text: str) -> str:
-    """Return text that every store accepts: a lone surrogate, as in malformed file names, becomes `?`."""
+    """Return a text that every store accepts, with each lone surrogate replaced by `?`."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 class Role(StrEnum):
-    """The author of a message."""
+    """The author of a message: system, user, assistant or tool."""
 
     SYSTEM = "system"
     USER = "user"
@@ -55,7 +55,7 @@ class Visibility(StrEnum):
 
 
 class ContentBlock(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A part of a message: text, image, document, audio, video, tool_use, tool_result or thinking."""
+    """A part of a message, such as text, an image or a tool result."""
 
     type: str = "text"
     text: str = ""
@@ -63,7 +63,7 @@ class ContentBlock(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ToolCall(Record, frozen=True, kw_only=True):
-    """A call of a tool that the model requests."""
+    """A tool call that the model requests."""
 
     id: str
     name: str
@@ -73,8 +73,8 @@ class ToolCall(Record, frozen=True, kw_only=True):
 class MessageMetadata(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The origin of a message.
 
-    `compacts` is the range of `seq` that the message summarizes. `is_stopped` means that the message is an
-    answer that was stopped before it was complete.
+    `compacts` is the range of messages that the message summarizes. `is_stopped` is true if an answer was
+    stopped before it was complete.
     """
 
     run_id: str | None = None
@@ -93,7 +93,10 @@ COMPACT = "compact"
 
 
 class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One message of a conversation; a message without an id has not been accepted yet."""
+    """A message of a conversation.
+
+    The id is None until the message is accepted.
+    """
 
     role: Role
     content: tuple[ContentBlock, ...] = ()
@@ -110,12 +113,12 @@ class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def internal(cls, text: str, *, id: str | None = None) -> "Message":
-        """Return a message from postroom to the model; people do not see the message."""
+        """Return a message from postroom to the model, which people do not see."""
         return cls(role=Role.USER, content=(ContentBlock(text=text),), id=id, visibility=Visibility.INTERNAL)
 
     @classmethod
     def assistant(cls, text: str, *, id: str | None = None, tool_calls: Sequence[ToolCall] = ()) -> "Message":
-        """Return a message that the model wrote, with its tool calls."""
+        """Return a message that the model wrote, with the requested tool calls."""
         content = (ContentBlock(text=text),) if text else ()
         return cls(role=Role.ASSISTANT, content=content, id=id, tool_calls=tuple(tool_calls))
 
@@ -126,7 +129,7 @@ class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def asks_to_compact(self) -> bool:
-        """Whether the message asks the runtime to summarize the conversation; the model never reads it."""
+        """Whether the message asks for a summary of the conversation."""
         return any(block.data.get("command") == COMPACT for block in self.content)
 
     def text(self) -> str:
@@ -134,7 +137,10 @@ class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
         return "".join(block.text for block in self.content if block.type == "text")
 
     def for_model(self) -> "Message":
-        """Return the message as the model sees it; a stopped answer gets a line about this."""
+        """Return the message as the model sees it.
+
+        A stopped answer gets a line that marks the answer as stopped.
+        """
         if self.metadata is None or not self.metadata.is_stopped:
             return self
         return replace(self, content=(*self.content, ContentBlock(text=f"\n\n{STOPPED_MARK}")))
@@ -145,7 +151,7 @@ class Message(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class MessageRecord(Record, frozen=True, kw_only=True):
-    """A committed message with its number in the thread."""
+    """A committed message with the message's number in the thread."""
 
     thread_id: str
     seq: int
@@ -159,7 +165,7 @@ class MessageRecord(Record, frozen=True, kw_only=True):
 
 
 class SeqRange(Record, frozen=True, kw_only=True):
-    """A range of committed messages of a thread: from number `from_seq` to `to_seq`, both included."""
+    """A range of committed messages of a thread, from `from_seq` to `to_seq` inclusive."""
 
     from_seq: int
     to_seq: int
@@ -185,19 +191,19 @@ PRECEDENCE = {
 
 
 class Granularity(StrEnum):
-    """Whether a pending message is read alone or together with the messages after it."""
+    """Whether a run reads a pending message alone, or together with the messages that follow."""
 
     ONE = "one"
     BATCH = "batch"
 
 
 class DeliveryMode(Record, frozen=True, kw_only=True):
-    """The rules that decide when a pending message is read, and by which run.
+    """The rules that decide when a run reads a pending message.
 
-    All messages after a barrier wait until the barrier is read. A message with a `target_run_id` is read by
-    that run or, if `fallback_to_new_run` is set, by a new run. Messages of different groups are not read
-    together. A message with `starts_run` starts a run if its thread is idle. A message without `resumes`
-    stays pending while a run of the thread waits, unless `target_run_id` is that run.
+    A barrier message delays all later messages until a run reads the barrier. `target_run_id` names the only
+    run that may read the message, unless `fallback_to_new_run` permits a new run. Messages of different
+    groups are not read together. `starts_run` is true if the message starts a run on an idle thread.
+    `resumes` is true if the message may resume a waiting run.
     """
 
     boundary: Boundary = Boundary.NEW_RUN
@@ -210,14 +216,14 @@ class DeliveryMode(Record, frozen=True, kw_only=True):
     resumes: bool = True
 
     def may_resume(self, run_id: str, *, asks: bool) -> bool:
-        """Return whether this message resumes a waiting run.
+        """Return whether the message resumes a waiting run.
 
-        A run that waits for a person is resumed only by a message with this run as its target.
+        A run that waits for a person is resumed only by a message that targets the run.
         """
         return (self.resumes and not asks) or self.target_run_id == run_id
 
     def is_read_at(self, boundary: Boundary, run_id: str | None) -> bool:
-        """Return whether the run `run_id` reads this message at this boundary."""
+        """Return whether the run `run_id` reads the message at a boundary."""
         if self.target_run_id is not None and self.target_run_id != run_id:
             return boundary is Boundary.NEW_RUN and self.fallback_to_new_run
         if Boundary.RESUME_INPUT in (boundary, self.boundary):
@@ -226,7 +232,10 @@ class DeliveryMode(Record, frozen=True, kw_only=True):
 
 
 class PendingMessage(Record, frozen=True, kw_only=True):
-    """A message that no run has read yet; `revision` counts its edits, and `position` starts at 1."""
+    """A message that no run has read yet.
+
+    `revision` counts the edits of the message.
+    """
 
     thread_id: str
     message: Message
@@ -243,7 +252,7 @@ class PendingMessage(Record, frozen=True, kw_only=True):
 
     @property
     def version(self) -> "PendingVersion":
-        """The version that the message must have when a run reads it."""
+        """The version that the message must still have when a run reads the message."""
         return PendingVersion(pending_id=self.pending_id, revision=self.revision)
 
 
@@ -257,11 +266,10 @@ class PendingVersion(Record, frozen=True, kw_only=True):
 def select_pending(
     waiting: Iterable[PendingMessage], boundary: Boundary, run_id: str | None, *, group: str | None = None
 ) -> tuple[PendingMessage, ...]:
-    """Return the messages that a run reads at this boundary, in order.
+    """Return the pending messages that a run reads at a boundary, in order.
 
-    A barrier ends the selection unless it is read at this boundary. An active run skips messages for a new
-    run. A message of another group, or a message that must be read alone, ends the batch. With `group`,
-    messages of other groups are skipped.
+    The selection ends at an unread barrier. The selection also ends at a message that cannot be read together
+    with the previous messages. With `group`, only messages of one group are considered.
     """
     taken: list[PendingMessage] = []
     for entry in waiting:
@@ -280,7 +288,7 @@ def select_pending(
 
 
 def leading_barrier(waiting: Sequence[PendingMessage], boundary: Boundary) -> PendingMessage | None:
-    """Return the barrier that keeps a new message from being read at this boundary, or None."""
+    """Return the barrier that prevents a new message from being read at a boundary, or None."""
     for entry in waiting:
         if entry.mode.barrier and not entry.mode.is_read_at(boundary, None):
             return entry
@@ -288,7 +296,7 @@ def leading_barrier(waiting: Sequence[PendingMessage], boundary: Boundary) -> Pe
 
 
 def refuse_broken_delta(delta: Sequence[Message]) -> tuple[str, ...]:
-    """Return the ids of messages to append to a thread; raise an error if they cannot be appended.
+    """Return the ids of messages that will be appended to a thread.
 
     Raises:
         InvalidRecord: An id is missing or repeated, or a tool message has no call id.

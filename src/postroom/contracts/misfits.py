@@ -22,13 +22,13 @@ _BOUNDS: Final = {"<=": "at most", ">=": "at least", "<": "less than", ">": "mor
 
 
 def place_of(said: str) -> str:
-    """Return the position of an invalid value, such as `attachments[0].name`, or an empty text."""
+    """Return the position of an invalid value, such as `attachments[0].name`, or ""."""
     match = _AT.search(said)
     return "" if match is None else match[1]
 
 
 def misfit(said: str) -> str:
-    """Return a description of an invalid value, which begins with the value's position."""
+    """Return a description of an invalid value, which begins with the position of the value."""
     place, reason = place_of(said), _AT.sub("", said)
     if match := _FIELD.match(reason):
         where = f" in `{place}`" if place else ""

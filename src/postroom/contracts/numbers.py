@@ -11,11 +11,11 @@ NUMBERS: Final = re.compile(r"#?\d{1,16}(?:(?:\s*[,;]\s*|\s+)(?:(?:and|&)\s+)?#?
 
 
 def without_kind(text: str, kind: str) -> str:
-    """Return a text without the kind before each number: for tasks, `task-1, task-2` becomes `1, 2`."""
+    """Remove the kind before each number in a text, as in `task-1, task-2` for the kind `task`."""
     return re.sub(rf"(?i)\b{kind}s?[ _-]?(?=#? ?\d)", "", text) if kind else text
 
 
 def read_number(text: str, kind: str) -> int | None:
-    """Return the number in `12`, `#12` or, for the kind `task`, `task-12`; None for another text."""
+    """Return the number in a text such as `12`, `#12` or `task-12`, or None for an invalid text."""
     found = NUMBER.fullmatch(without_kind(text.strip().lower(), kind))
     return None if found is None or "," in found[1] else int(found[1])

@@ -33,9 +33,9 @@ class Who(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """The command-line option that sets one field; an empty text means the field's default.
+    """The command-line option for a field of an operation.
 
-    An option is part of its operation, or of the `extra` of the field's type.
+    An empty text means the default.
     """
 
     name: str = ""
@@ -53,11 +53,10 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """An action that callers may perform.
+    """An action that callers may perform by MCP, HTTP or the command line.
 
     The function of a mail operation takes the context and the command. The function of an administration
-    operation is a method of a service, and takes the fields of the command as parameters, or `command` as a
-    whole, and `request` if it needs the HTTP request.
+    operation is a method of a service, whose parameters are the fields of the command.
     """
 
     name: str
@@ -108,7 +107,7 @@ class Operation:
             raise ValueError(f"operation {self.name} declares an unknown scope: {sorted(self.needs)}")
 
     def check(self, grant: Grant | None, *, slug: str | None = None) -> None:
-        """Raise an error if a named token with this grant may not use the operation; None allows everything.
+        """Raise an error if a named token lacks permission for the operation.
 
         Raises:
             InsufficientScope: The token lacks a required scope.
@@ -118,7 +117,7 @@ class Operation:
             grant.check(self.needs, self.name, is_of_one_project=self.is_of_one_project, slug=slug)
 
     def is_open_to(self, grant: Grant | None) -> bool:
-        """Return whether a named token with this grant may use the operation."""
+        """Return whether a named token may use the operation."""
         try:
             self.check(grant)
         except (InsufficientScope, NotPermitted):
@@ -137,27 +136,27 @@ class Operation:
 
     @property
     def description(self) -> str:
-        """The description for a model in one line: effect, when to use the operation, next step."""
+        """The description of the operation for a model, in one line."""
         return " ".join(self._doc.split())
 
     @property
     def words(self) -> str:
-        """The words of the command after `postroom`."""
+        """The words after `postroom` in the command line of the operation."""
         return " ".join(part for part in self.line.split() if not part.isupper())
 
     @property
     def places(self) -> tuple[str, ...]:
-        """The fields that are positional arguments of the command, in order."""
+        """The fields of the operation that are positional arguments on the command line, in order."""
         return tuple(part.lower() for part in self.line.split() if part.isupper())
 
     @property
     def help(self) -> str:
-        """The text of `--help`."""
+        """The help text of the operation on the command line."""
         return self.line_help or inspect.cleandoc(self._doc)
 
     @property
     def answer(self) -> Any:
-        """The type of the result, which the function declares."""
+        """The return type of the operation's function."""
         return get_type_hints(self.run)["return"]
 
     @property

@@ -35,7 +35,7 @@ class NackOutcome(StrEnum):
 
 
 class OutboxDraft(Record, frozen=True, kw_only=True):
-    """An effect to store; the handler for its kind performs the effect on its target.
+    """An effect to store in the outbox.
 
     Effects with the same `dedupe_key` are stored only once.
     """
@@ -51,17 +51,20 @@ class OutboxDraft(Record, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str, str | None]:
-        """The kind, target and dedupe key of the effect; only one effect is stored for each key."""
+        """The kind, target and dedupe key of the effect."""
         return self.kind, self.target, self.dedupe_key
 
     @property
     def line(self) -> tuple[str, str, str] | None:
-        """The kind, target and order key; effects for which all three are equal are performed in order."""
+        """The kind, target and order key of the effect.
+
+        Effects with the same kind, target and order key are performed in order.
+        """
         return None if self.order_key is None else (self.kind, self.target, self.order_key)
 
     @property
     def locks(self) -> set[str]:
-        """The name of the lock for the effect's `dedupe_key`; empty if the effect has no `dedupe_key`."""
+        """The names of the locks for the effect's `dedupe_key`."""
         return set() if self.dedupe_key is None else {f"effect:{self.kind}:{self.target}:{self.dedupe_key}"}
 
 
@@ -71,7 +74,10 @@ def line_lock(kind: str, target: str) -> str:
 
 
 class OutboxMessage(Record, frozen=True, kw_only=True):
-    """A stored effect; `attempt_count` is the number of its claims."""
+    """A stored effect.
+
+    `attempt_count` is the number of claims.
+    """
 
     outbox_id: str
     kind: str
@@ -96,21 +102,21 @@ class OutboxMessage(Record, frozen=True, kw_only=True):
 
 
 class EffectPerformer(Protocol):
-    """Performs effects in this process; effects for which it has capacity are stored as claimed."""
+    """Performs effects in the current process."""
 
     def lease_ms(self, kind: str, target: str) -> int | None:
-        """Return how long a new effect is claimed, in milliseconds, or None if the effect is not claimed.
+        """Return the lease of a new effect in milliseconds, or None if the process does not claim the effect.
 
-        This method is thread-safe.
+        Thread-safe.
         """
         ...
 
     def begin(self, effects: Sequence[OutboxMessage]) -> None:
-        """Start to perform effects that were committed as claimed."""
+        """Start to perform effects that are stored as claimed."""
         ...
 
     def give_back(self, effects: Sequence[OutboxMessage]) -> None:
-        """Release effects for other claims, if it is unknown whether they were committed."""
+        """Release the claims of effects whose commit may have failed."""
         ...
 
 

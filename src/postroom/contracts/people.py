@@ -10,19 +10,19 @@ _MAX_LENGTH: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatAddress:
-    """The address of a chat, `platform/chat_id`, where the platform defines the id."""
+    """The address of a chat in the form `platform/chat_id`."""
 
     platform: str
     chat_id: str
 
     @property
     def name(self) -> str:
-        """The name of the chat in an address."""
+        """The address as text."""
         return f"{self.platform}/{self.chat_id}"
 
     @classmethod
     def parse(cls, text: str) -> "ChatAddress":
-        """Parse the name of a chat.
+        """Parse the address of a chat.
 
         Raises:
             InvalidArgument: The text is not the name of a chat.
@@ -40,7 +40,7 @@ class ChatAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatWords:
-    """A message from a chat to a person; the answer is sent to the chat."""
+    """A message from a chat to a person."""
 
     person: str
     """The address of the person, such as `human:ana`."""

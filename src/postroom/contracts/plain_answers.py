@@ -12,7 +12,7 @@ HUMAN: Final = "human:"
 """The prefix of the address of a person."""
 MAX_NAME_LENGTH: Final = 64
 """Maximum number of characters in the name of a person who answers."""
-_NOT_PEOPLE: Final = ("postroom", "system")
+_NOT_PEOPLE: Final = ("postroom", "system", "nobody")
 """Names that no person who answers may have."""
 _LATIN: Final = str.maketrans(
     "\u0410\u0412\u0421\u0415\u041d\u0406\u0408\u041a\u041c\u041e\u0420\u0405\u0422\u0425\u0423\u051a\u051c"
@@ -38,10 +38,16 @@ _APPROVES: Final = re.compile(
 """Matches an English word of approval, also in quotation marks or Markdown."""
 
 
-def approves(text: str, *, among: Iterable[str] = ()) -> bool:
-    """Return whether a text begins with a word of approval, which must not be the default answer.
+def unanswered(approved: bool | None, what: str = "") -> str:
+    """Return the words for a question that nobody answered in time, so its agent got the default or a no."""
+    means = {True: ", which means yes", False: ", which means no"}.get(approved, "")  # type: ignore[arg-type]
+    return f"Nobody answered{what}{means}"
 
-    The choice `y` approves nothing if all choices are single characters and none is `n`: x, y and z.
+
+def approves(text: str, *, among: Iterable[str] = ()) -> bool:
+    """Return whether a text begins with a word of approval.
+
+    The choice `y` is no approval if the choices are single characters such as x, y and z.
     """
     choices = [fold_case(choice) for choice in among]
     are_single = bool(choices) and all(len(choice) == 1 and choice != "n" for choice in choices)
@@ -49,19 +55,21 @@ def approves(text: str, *, among: Iterable[str] = ()) -> bool:
 
 
 def plain_yes_no(text: str) -> bool | None:
-    """Return True for a plain yes ("Yes."), False for a plain no ("No, thanks!"), or None."""
+    """Return True for a plain yes ("Yes."), False for a plain no ("No, thanks!"), or else None."""
     plain = _PLAIN.fullmatch(fold_case(text))
     return None if plain is None else plain["yes"] is not None
 
 
 def person_name(written: str) -> str:
-    """Return a person's name, given as the name alone or as the address `human:name`."""
+    """Return the name in a person's name or address `human:name`."""
     name = written.strip()
     return name[len(HUMAN) :].strip() if name.casefold().startswith(HUMAN) else name
 
 
 def check_person_name(name: str, *, asker: str = "") -> str:
-    """Return the name of a person who answers, without `human:`; `asker` is the agent that asks.
+    """Return the name of a person who answers a question, without `human:`.
+
+    `asker` is the agent that asks the question.
 
     Raises:
         InvalidArgument: The name is too long, contains a control character or another hidden character, looks
@@ -86,7 +94,7 @@ def check_person_name(name: str, *, asker: str = "") -> str:
     bare = normalize("NFKC", plain).partition("@")[0].strip()
     if bare and look_alike(bare, filter(None, (*_NOT_PEOPLE, asker))):
         raise InvalidArgument(
-            f"{quoted(plain)} is the name of the server or of the agent that asks, not of a person",
+            f"{quoted(plain)} is a name of the server or of the agent that asks, not of a person",
             value=plain,
             remedy="pass your own name",
         )
@@ -96,10 +104,8 @@ def check_person_name(name: str, *, asker: str = "") -> str:
 def look_alike(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that looks like `name`, or None.
 
-    Names look the same if they differ only in case, punctuation, 0 for o, 1 for l, or in Cyrillic or Greek
-    characters that look like Latin ones.
-
-    Punctuation between two digits is significant: `worker-1-12` differs from `worker-11-2`.
+    Names look alike if they differ only in case, punctuation, 0 for o, 1 for l, or similar Cyrillic or Greek
+    characters.
     """
     key = _without_signs(name)
     return next((other for other in known if _without_signs(other) == key), None)
@@ -110,5 +116,5 @@ def _without_signs(name: str) -> str:
 
 
 def fold_case(text: str) -> str:
-    """Return a text in a form for comparisons, without differences that people do not see."""
+    """Return a text in a form for comparisons, without differences in case, spacing or Unicode encoding."""
     return " ".join(normalize("NFKC", text).casefold().split())

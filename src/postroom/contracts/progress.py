@@ -16,24 +16,30 @@ NEXT_LINE: Final = 5.0
 
 
 class Watcher(Protocol):
-    """Receives progress reports, often and from any thread, so it must return quickly."""
+    """Receives progress reports.
+
+    Calls are frequent, come from any thread, and must return quickly.
+    """
 
     def __call__(self, doing: str, done: int = 0, total: int = 0) -> None:
-        """Record the current work, and how much of the total is done; both numbers are 0 if unknown."""
+        """Record the current work and progress.
+
+        `done` and `total` are 0 if unknown.
+        """
         ...
 
 
 class Lines:
-    """Writes lines about the progress: the first after two seconds, then one every five seconds."""
+    """Writes progress reports as lines: the first after two seconds, then one every five seconds."""
 
     def __init__(self, write: Callable[[str], object], seconds: Callable[[], float]) -> None:
-        """Write lines with `write`; `seconds` is a monotonic clock."""
+        """Set the function that writes a line, and a monotonic clock in seconds."""
         self._write, self._seconds = write, seconds
         self._began = seconds()
         self._due = self._began + FIRST_LINE
 
     def __call__(self, doing: str, done: int = 0, total: int = 0) -> None:
-        """Write a line if one is due."""
+        """Write a progress line if enough time has passed since the last line."""
         if (now := self._seconds()) >= self._due:
             self._due = now + NEXT_LINE
             far = f": {amount(done, total)}" if done or total else ""
@@ -65,10 +71,13 @@ def watched(watcher: Watcher) -> Iterator[None]:
 
 
 def tell(doing: str, done: int = 0, total: int = 0) -> None:
-    """Report the current work, how much of it is done, and its total; the numbers are 0 if unknown."""
+    """Report the current work and progress.
+
+    `done` and `total` are 0 if unknown.
+    """
     _WATCHER.get()(doing, done, total)
 
 
 def here() -> Watcher:
-    """Return the current watcher, so that it can be passed to another thread."""
+    """Return the current progress watcher, for use in another thread."""
     return _WATCHER.get()

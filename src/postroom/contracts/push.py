@@ -19,15 +19,15 @@ _ORIGIN: Final = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:]+\])(:[0-9]{1,5})
 
 
 def is_push_service(text: str) -> bool:
-    """Return whether a text denotes a push service in the form that settings accept."""
+    """Return whether a text is a valid push service for the settings."""
     return bool(_HOST.fullmatch(text) or _ORIGIN.fullmatch(text))
 
 
 def is_permitted(endpoint: str, services: Collection[str]) -> bool:
-    """Return whether requests to an endpoint are permitted.
+    """Return whether postroom may send requests to a push endpoint.
 
-    A service is a host (used by https on port 443), a domain with `*.` for all hosts below it, or an origin,
-    which must match exactly.
+    A service is a host, a domain such as `*.example.com`, or an origin. Hosts and domains permit only https
+    on port 443.
     """
     try:
         address = urlsplit(endpoint)
@@ -50,7 +50,7 @@ def is_permitted(endpoint: str, services: Collection[str]) -> bool:
 
 
 class PushSubscription(Record, frozen=True, kw_only=True):
-    """A browser in which a person wants to be notified, as the browser's push service identifies it."""
+    """A browser that receives notifications for a person."""
 
     id: str
     endpoint: str
@@ -77,7 +77,7 @@ class PushSubscription(Record, frozen=True, kw_only=True):
 
 
 class PushNotice(Record, frozen=True, kw_only=True):
-    """A question or a failure of which one browser was notified."""
+    """A question or failure about which one browser was notified."""
 
     subscription_id: str
     item: str

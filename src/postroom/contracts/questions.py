@@ -45,6 +45,12 @@ NOBODY: Final = "nobody"
 """The name of the answerer if a question ended without an answer from a person."""
 IN_WINDOW: Final = "window"
 """The prefix of the ids of decisions that were made in the window of the client program that asked."""
+ASKED_AGAIN: Final = "again"
+"""The prefix of the ids of decisions that close a question because its agent asked it in another form."""
+UNSEEN: Final = "unseen"
+"""The prefix of the ids of decisions that close a question in the turn that asked it, which nobody saw."""
+SILENT: Final = "silence"
+"""The prefix of the ids of decisions that were made by a timeout."""
 BY_MAIL: Final = "mail"
 """The prefix of the ids of decisions that were made by a reply."""
 PAGES: Final = "page"
@@ -65,12 +71,26 @@ _YES_NO: Final = {"yes": True, "y": True, "true": True, "no": False, "n": False,
 
 
 def answered_where(decision: ToolCallResume) -> str:
-    """Return the surface on which a question was answered, in words, or "" if nobody answered it."""
+    """Return the name of the surface on which a person answered a question, or "" without an answer."""
     return _SURFACES.get(decision.decision_id.partition("/")[0], "")
 
 
+def form_in_words(answer: str) -> str:
+    """Return the answer to a form as `name = value`, for a sentence that quotes it; other answers stay."""
+    try:
+        values, end = json.JSONDecoder().raw_decode(answer)
+    except (ValueError, RecursionError):
+        return answer
+    if not isinstance(values, dict):
+        return answer
+    said = [
+        f"{name} = {value if isinstance(value, str) else json.dumps(value)}" for name, value in values.items()
+    ]
+    return ", ".join(said) + answer[end:]
+
+
 class _Misfit(ValueError):
-    """Raised if a question does not accept an answer; the text states the reason."""
+    """Raised if a question does not accept an answer."""
 
 
 class QuestionKind(StrEnum):
@@ -85,7 +105,7 @@ class QuestionKind(StrEnum):
 
 
 class FormField(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One field of a form."""
+    """A field of a form."""
 
     name: str
     type: Literal["string", "number", "integer", "boolean"] = "string"
@@ -99,16 +119,19 @@ class FormField(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def described(self) -> str:
-        """The name of the field, with the values that the field accepts."""
+        """The name of the form field, with the accepted values."""
         words = {"string": "text", "boolean": "yes or no"}
-        taken = " or ".join(self.choices) or words.get(self.type, self.type)
-        return f"{self.name} ({taken}{'' if self.is_required else ', optional'})"
+        taken, limits = " or ".join(self.choices) or words.get(self.type, self.type), ""
+        if span := [f"{limit:g}" for limit in (self.least, self.most) if limit is not None]:
+            word = "" if len(span) > 1 else "at least " if self.most is None else "at most "
+            limits = f", {word}{' to '.join(span)}{' characters' if self.type == 'string' else ''}"
+        return f"{self.name} ({taken}{limits}{'' if self.is_required else ', optional'})"
 
 
 class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The kind of answer that a question accepts, and who may give it.
+    """The kind of answer that a question accepts, and the people who may answer.
 
-    By default, anybody may answer yes or no.
+    The default is a yes or no from anybody.
     """
 
     kind: QuestionKind = QuestionKind.YES_NO
@@ -149,12 +172,12 @@ class Asked(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def permits(self) -> str:
-        """The action in a Markdown code fence, to be shown before other text; empty without an action."""
+        """The action that needs approval, in a Markdown code fence, or "" without an action."""
         return f"A yes permits exactly this:\n{in_code_fence(exact(self.action))}" if self.action else ""
 
     @property
     def digest(self) -> str:
-        """The hash of the action that needs approval; empty if there is no action."""
+        """The hash of the action that needs approval, or "" without an action."""
         return sha256(self.action.encode()).hexdigest()[:16] if self.action else ""
 
 
@@ -173,12 +196,12 @@ class Answerer(Record, frozen=True, kw_only=True):
 
 
 def person(name: str) -> Answerer:
-    """Return the answerer for a name that a person gave, on an interface that only operators can use."""
+    """Return an answerer with the operator's permissions for a person's name."""
     return Answerer(name=name, address=f"{HUMAN}{name}" if name else "", is_operator=True)
 
 
 class Given(Record, frozen=True, kw_only=True):
-    """An answer from an interface that was not checked yet."""
+    """An answer as received by an interface, before the answer is checked."""
 
     value: Json
     """The answer: a boolean, a text that a person typed, or the fields of a form."""
@@ -194,9 +217,9 @@ class Given(Record, frozen=True, kw_only=True):
 
 
 def decision_on(asked: Asked, number: str, question: str, given: Given, now: int) -> ToolCallResume:
-    """Return the decision that an answer leads to; all interfaces use this function.
+    """Check an answer to a question, and return the resulting decision.
 
-    If a person repeats an answer on the same interface, the decision has the same id, so it is stored once.
+    Repeated answers on one interface give the same decision id.
 
     Raises:
         NotPermitted: The answerer may not answer this question.
@@ -236,10 +259,7 @@ def decision_on(asked: Asked, number: str, question: str, given: Given, now: int
 
 
 def may_answer(asked: Asked, by: Answerer) -> bool:
-    """Return whether a person or an agent may answer a question.
-
-    People type their own name, so a name in `not_by` is refused with any project.
-    """
+    """Return whether a person or an agent may answer a question."""
     address = by.address.casefold()
     is_named = address in [name.casefold() for name in asked.to] or (OPERATOR in asked.to and by.is_operator)
     barred = [name.casefold() for name in asked.not_by]
@@ -250,12 +270,10 @@ def may_answer(asked: Asked, by: Answerer) -> bool:
 
 
 def _bare_name(address: str) -> str:
-    """Return the name in the address of a person or an agent, in a form for comparisons."""
     return address.strip().casefold().removeprefix(HUMAN).partition("@")[0].strip()
 
 
 def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
-    """Return an answer as data and as text; the text is JSON for a form, and empty for a yes or a no."""
     text = given.strip() if isinstance(given, str) else ""
     match asked.kind:
         case QuestionKind.YES_NO:
@@ -281,7 +299,6 @@ def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
 
 
 def _read_files(given: Given) -> tuple[dict[str, Json], str]:
-    """Return the files of a reply, as data and as text."""
     if not given.files:
         raise _Misfit("the answer has no file")
     files = ", ".join(f"`{one_line(name).replace('`', chr(39))}`" for name in given.files)
@@ -292,7 +309,6 @@ def _read_files(given: Given) -> tuple[dict[str, Json], str]:
 
 
 def _read_text(given: Json) -> tuple[dict[str, Json], str]:
-    """Return a text answer, as data and as text."""
     text = given.strip() if isinstance(given, str) else ""
     if is_blank(text):
         is_empty = given is None or isinstance(given, str)
@@ -302,7 +318,6 @@ def _read_text(given: Json) -> tuple[dict[str, Json], str]:
 
 
 def _choice(choices: Sequence[str], given: Json) -> str | None:
-    """Return the choice that an answer names by its text or its number, or None if it names none."""
     text = fold_case(given) if isinstance(given, str) else ""
     chosen = next((choice for choice in choices if fold_case(choice) == text), None)
     if chosen is None and text.isascii() and text.isdigit() and 0 < int(text[:3]) <= len(choices):
@@ -311,7 +326,6 @@ def _choice(choices: Sequence[str], given: Json) -> str | None:
 
 
 def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
-    """Return the values of a form's fields; typed text is converted to numbers and booleans."""
     typed = _parse_typed_form(fields, given) if isinstance(given, str) else given
     if not isinstance(typed, Mapping):
         raise _Misfit(f"{_abbreviate(given)} is not a form")
@@ -329,11 +343,7 @@ def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
 
 
 def _parse_typed_form(fields: Sequence[FormField], text: str) -> Json:
-    """Parse a form that was typed as JSON, as `name = value` lines, or as the value of its only field.
-
-    Several fields may share a line if their values are single words: `currency=EUR amount=5`. A line that
-    seems to have a field which the form does not have is refused, because its name may be misspelled.
-    """
+    """Parse a form that a person typed as JSON, as `name = value` lines, or as a single value."""
     if text.lstrip().startswith("{"):
         try:
             return json.loads(text, object_pairs_hook=_each_once)
@@ -375,12 +385,7 @@ def _parse_typed_form(fields: Sequence[FormField], text: str) -> Json:
 
 
 def _unknown_field(names: Collection[str], line: str) -> str | None:
-    """Return a name on a line of fields that seems to be that of a field, but is not, or None.
-
-    Such a name begins the line, or is nearly the name of a field. Otherwise it must be written like the first
-    field, with a value before it, and follow a comma or share the line with single words only. So a text may
-    contain a URL, a time, `postgres:16`, or a colon in its sentences.
-    """
+    """Return a word in a typed line that looks like an unknown field name, or None."""
     starts = list(_FIELD_START.finditer(line))
     ends = [start.start() for start in starts[1:]]
     values = [line[start.end() : end] for start, end in zip(starts, [*ends, len(line)], strict=True)]
@@ -397,7 +402,6 @@ def _unknown_field(names: Collection[str], line: str) -> str | None:
 
 
 def _each_once(pairs: Iterable[tuple[str, Json]]) -> dict[str, Json]:
-    """Return the fields of a form as a dictionary; raise an error if a field occurs twice."""
     values = dict[str, Json]()
     for name, value in pairs:
         if name in values:
@@ -407,7 +411,6 @@ def _each_once(pairs: Iterable[tuple[str, Json]]) -> dict[str, Json]:
 
 
 def _value(field: FormField, given: Json) -> Json:
-    """Return the checked value of a field."""
     value = given.strip() if isinstance(given, str) else given
     size = 0.0
     if field.choices:
@@ -437,10 +440,6 @@ def _value(field: FormField, given: Json) -> Json:
 
 
 def _number(given: Json, *, is_integer: bool) -> float | int | None:
-    """Return a number, which may be given as text, or None for every other value.
-
-    A whole number is returned as an int.
-    """
     try:
         number = float(given) if isinstance(given, str | int | float) else float("nan")
     except (ValueError, OverflowError):
@@ -453,7 +452,6 @@ def _number(given: Json, *, is_integer: bool) -> float | int | None:
 
 
 def _check_text(what: str, text: str) -> None:
-    """Refuse a text that is too long, or that contains NUL, as messages are refused."""
     if "\0" in text:
         raise _Misfit(f"{what} contains a NUL character")
     if len(text) > MAX_TEXT_LENGTH:
@@ -461,7 +459,6 @@ def _check_text(what: str, text: str) -> None:
 
 
 def _abbreviate(given: object) -> str:
-    """Return the beginning of a value as JSON, for an error message."""
     text = json.dumps(given, ensure_ascii=False, default=str)
     return one_line(text if len(text) <= _MAX_SHOWN_LENGTH else f"{text[:_MAX_SHOWN_LENGTH]}…")
 
@@ -475,7 +472,7 @@ def asked_for(
     action: str = "",
     default: Json = None,
 ) -> Asked:
-    """Check the arguments of a question, and return the kind of question that they describe.
+    """Return the kind of question that the arguments of a call describe.
 
     Raises:
         InvalidArgument: The arguments do not describe a valid kind of question.
@@ -489,8 +486,8 @@ def asked_for(
         raise InvalidArgument(
             "a question with an action must be answered with yes or no, because a yes permits the action",
             value=action[:_MAX_SHOWN_LENGTH],
-            remedy="leave out choices, text, file and form; or leave out action, and describe it in the "
-            "question",
+            remedy="to ask for a yes or no, leave out choices, text, file and form; to ask for another "
+            "answer, leave out action",
         )
     if wants_file and default is not None:
         raise InvalidArgument(
@@ -564,7 +561,7 @@ def _refuse_choices(name: str, choices: Sequence[object]) -> None:
 
 
 def form_fields(schema: Mapping[str, Any]) -> tuple[FormField, ...]:
-    """Convert a JSON schema to the fields of a form; the schema must be flat, as for MCP elicitation.
+    """Convert a flat JSON schema, as in MCP elicitation, to the fields of a form.
 
     Raises:
         InvalidArgument: The schema contains something else.
@@ -623,7 +620,6 @@ def _field(name: str, told: object, *, is_required: bool) -> FormField:
 
 
 def _read_choices(name: str, told: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the choices of a field; a title must equal its choice, because titles are not shown."""
     choices = told.get("oneOf", told.get("enum"))
     if choices is None:
         return ()

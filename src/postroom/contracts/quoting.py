@@ -75,7 +75,10 @@ def _escape_character(found: re.Match[str]) -> str:
 
 
 def readable(text: str) -> str:
-    """Return a text with the code of each control or hidden character in its place; line breaks stay."""
+    """Return a text with each control or hidden character replaced by the character's code.
+
+    Line breaks are kept.
+    """
     return _IN_TEXT.sub(_escape_character, text.replace("\r\n", "\n"))
 
 
@@ -85,29 +88,31 @@ def is_blank(text: str) -> bool:
 
 
 def one_line(text: str) -> str:
-    """Return a text as one line without hidden characters; newlines and tabs become spaces."""
+    """Return a text as one line, with hidden characters shown as codes."""
     return _IN_LINE.sub(_escape_character, _BLANKS.sub(" ", text.replace("\r\n", "\n")))
 
 
 def exact(text: str, *, is_one_line: bool = False) -> str:
-    """Return a text in which each character that could hide a difference is replaced by its code.
+    """Return a text with each invisible or ambiguous character replaced by the character's code.
 
-    If two texts differ by an invisible character, a joiner, a direction mark or an unusual space, the results
-    look different, too. A backslash that begins what looks like a code is replaced by its own code. Newlines
-    and tabs are kept, unless `is_one_line` is set.
+    Two texts that look alike but differ give different results. Newlines and tabs are kept, unless
+    `is_one_line` is set.
     """
     shown = _IN_EXACT.sub(_escape_character, text)
     return _BLANKS.sub(_escape_character, shown) if is_one_line else shown
 
 
 def quoted(text: str, *, longest: int = MAX_QUOTED_LENGTH) -> str:
-    """Return a text as one line in quotes that it cannot close, truncated to `longest` characters."""
+    """Return a text as one line in quotes, truncated to `longest` characters."""
     plain = " ".join(one_line(text).split()).translate(_QUOTES)
     return f'"{plain if len(plain) <= longest else plain[: longest - 1] + "…"}"'
 
 
 def between(nonce: str, text: str) -> str:
-    """Return a text between two `[nonce]` markers; markers within the text are removed."""
+    """Return a text between two `[nonce]` markers.
+
+    Markers inside the text are removed.
+    """
     mark, inner = f"[{nonce}]", readable(text)
     while mark in inner:  # removing a marker can create another one from the text around it
         inner = inner.replace(mark, "")
@@ -122,29 +127,29 @@ def in_code_fence(text: str) -> str:
 
 
 def said_by(name: str, text: str) -> str:
-    """Return a text from a group chat after its author's name; no line can look like another author's."""
+    """Return a group chat text with the name of the author in front.
+
+    No line of the text can imitate another author.
+    """
     first, *more = readable(text).split("\n")
     rest = (f"\\{line}" if _SPEAKS.match(line) else line for line in more)
     return "\n".join([f"[{one_line(name).translate(_BRACKETS)}] {first}", *rest])
 
 
 def without_escapes(text: str) -> str:
-    """Return a text for mail, without characters that control a terminal or change the writing direction.
-
-    A carriage return becomes a newline, so that it cannot hide the text before it.
-    """
+    """Return a text without characters that control a terminal or change the writing direction."""
     return _UNSEEN.sub("", _LINE_ENDS.sub("\n", _ESCAPES.sub("", text)))
 
 
 def strip_partial_escape(text: str) -> str:
-    """Return the beginning of a text without an incomplete escape sequence at its end."""
+    """Return a text without an incomplete escape sequence at the end."""
     return _UNFINISHED.sub("", text)
 
 
 def end_of(text: str, most: int, *, begins_within: bool = False) -> str:
-    """Return the end of a text: its last `most` characters, from the first line start among them.
+    """Return the last lines of a text, at most `most` characters.
 
-    With `begins_within`, the text starts in the middle of a line, and this line is always dropped.
+    If `begins_within` is true, the text starts in the middle of a line, and that line is dropped.
     """
     if len(text) <= most and not begins_within:
         return text
@@ -155,11 +160,9 @@ def end_of(text: str, most: int, *, begins_within: bool = False) -> str:
 
 
 def sentence(text: str, *names: str) -> str:
-    """Return an error message that begins with a capital letter, unless it begins with one of `names`.
+    """Return an error message as a sentence with a capital first letter.
 
-    Pages show an error message as a separate sentence. The command line shows the message after a colon, and
-    needs no capital letter. If the first word contains a capital letter, as some file names do, it stays
-    unchanged.
+    Words from `names`, and words with a capital inside, stay unchanged.
     """
     first = _FIRST_WORD.match(text)
     if first is None or first[0] in names:

@@ -17,15 +17,14 @@ R = TypeVar("R")
 class Record(msgspec.Struct, frozen=True):
     """The base class of frequently created records.
 
-    A subclass must repeat `frozen=True, kw_only=True`; its `__post_init__` raises an error if a value is
-    invalid.
+    A subclass must repeat `frozen=True, kw_only=True`.
     """
 
 
 def replace(record: R, **changes: Any) -> R:
-    """Return a copy of the record with some changed fields; the copy is validated.
+    """Return a copy of a record with some changed fields.
 
-    Copying a run takes 1 µs if it is a `Record`, but 17 µs for a frozen dataclass.
+    The copy is validated.
 
     Raises:
         TypeError: The record has no such field.
@@ -37,12 +36,12 @@ def replace(record: R, **changes: Any) -> R:
 
 
 def as_plain(record: Any) -> Any:
-    """Return a record as plain JSON data."""
+    """Return a record as JSON-compatible data."""
     return msgspec.to_builtins(record)
 
 
 def from_plain(told: Any, kind: type[R]) -> R:
-    """Create a record from plain JSON data.
+    """Create a record from JSON-compatible data.
 
     Raises:
         ValueError: The data is not a valid record of that kind.

@@ -10,7 +10,7 @@ MAX_SCOPE_BYTES = 512
 
 
 def checked_scope(scope: str) -> str:
-    """Return a tenancy scope's name if it is valid.
+    """Return the name of a registry scope, if the name is valid.
 
     Raises:
         InvalidRecord: The name is blank, longer than 512 bytes, or contains a control character.
@@ -47,7 +47,7 @@ class PinnedEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinnedRegistryManifest:
-    """A published version of the configuration: the versions of all its entries."""
+    """A published version of the configuration, with the versions of all entries."""
 
     publication_id: int
     entries: tuple[PinnedEntry, ...] = ()
@@ -55,7 +55,7 @@ class PinnedRegistryManifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegistrySet:
-    """The objects that runs use, keyed by kind and id."""
+    """The agents, models and tools that runs use, by kind and id."""
 
     agents: dict[str, Json] = field(default_factory=dict)
     models: dict[str, Json] = field(default_factory=dict)
@@ -66,10 +66,10 @@ class RegistrySet:
 
 
 class VersionedRegistryStore(Protocol):
-    """Stores published versions of the configuration, keyed by scope and number."""
+    """Stores published versions of the configuration by scope and number."""
 
     async def publication(self, scope: str, number: int) -> PinnedRegistryManifest | None:
-        """Return the published version with this number."""
+        """Return the published version with the given number, or None."""
         ...
 
     async def publish(self, scope: str, entries: tuple[PinnedEntry, ...]) -> PinnedRegistryManifest:
@@ -77,5 +77,5 @@ class VersionedRegistryStore(Protocol):
         ...
 
     async def latest(self, scope: str) -> PinnedRegistryManifest | None:
-        """Return the newest published version."""
+        """Return the newest published version of the configuration, or None."""
         ...

@@ -9,7 +9,7 @@ MAX_WAIT_MS = 24 * 60 * 60 * 1000
 
 
 def retry_after_ms(headers: Mapping[str, str], *, now: int) -> int | None:
-    """Return the retry delay in ms that response headers request; they may state ms, seconds or a date."""
+    """Return the retry delay that HTTP response headers request, in milliseconds, or None."""
     for name, unit in (("retry-after-ms", 1), ("retry-after", 1_000)):
         if (text := headers.get(name)) and (number := _number(text)) is not None:
             return _clamp_wait(number * unit)

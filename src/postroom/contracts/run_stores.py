@@ -31,7 +31,7 @@ def thread_lock(thread_id: str) -> str:
 
 
 class ThreadState(Record, frozen=True, kw_only=True):
-    """The data for a decision about a step of a thread, read in one consistent view."""
+    """The stored state of a thread, read in one consistent view."""
 
     thread: Thread | None
     run: RunRecord | None = None
@@ -71,13 +71,16 @@ class ThreadState(Record, frozen=True, kw_only=True):
 
     @property
     def message_count(self) -> int:
-        """The number of the thread's last message."""
+        """The number of committed messages of the thread."""
         return 0 if self.thread is None else self.thread.message_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThreadQuery:
-    """A filter for threads; `parent_thread_id` "" matches threads that have no parent."""
+    """A filter for threads.
+
+    An empty `parent_thread_id` matches threads without a parent.
+    """
 
     resource_id: str | None = None
     parent_thread_id: str | None = None
@@ -88,7 +91,10 @@ class ThreadQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunQuery:
-    """A filter for runs, which are ordered by run id; `after` is the last id of the previous page."""
+    """A filter for runs, which are ordered by run id.
+
+    `after` is the last run id of the previous page.
+    """
 
     thread_id: str | None = None
     thread_prefix: str = ""
@@ -100,7 +106,7 @@ class RunQuery:
 
 
 class RunCursor(NamedTuple):
-    """A position in a list of runs, which is ordered by the time of the last change, newest first."""
+    """A position in a list of runs that is ordered by latest change."""
 
     updated_at: int = 2**63 - 1
     created_at: int = 0
@@ -113,7 +119,10 @@ BEFORE_ALL_RUNS: Final = RunCursor()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageQuery:
-    """A filter for committed messages; `after` and `before` are exclusive bounds of `seq`."""
+    """A filter for committed messages.
+
+    `after` and `before` are exclusive bounds of `seq`.
+    """
 
     visibility: Visibility | None = None
     run_id: str | None = None
@@ -124,25 +133,21 @@ class MessageQuery:
 
 
 class ClaimRequest(Record, frozen=True, kw_only=True):
-    """A request to claim a dispatch when it is enqueued, with the consumer and the length of the lease."""
+    """A request to claim a dispatch at the moment when the dispatch is queued."""
 
     consumer: str
     lease_ms: int
 
 
 class ThreadCommit(Record, frozen=True, kw_only=True):
-    """All writes of one step of a thread, which are stored together or not at all.
+    """The changes of one step of a thread, which are stored in one transaction.
 
-    `messages` are appended if the thread has exactly `expected_message_count` messages (None skips this
-    check). The messages in `consumes` are then no longer pending, and must not have changed before. `claim`
-    proves that the writer still owns the run's dispatch; while it does, no other writer changes the run.
-    `joins` names a dispatch that must still be queued, because its run receives more messages. `replaces` is
-    the run that the caller read, which must not have changed since.
-
-    `queues` is a new dispatch for the thread. Afterwards the thread may have at most `queue_cap` queued
-    dispatches. With `claimed_by`, the commit also claims this dispatch, even if it is not due, like
-    `DispatchStore.claim_dispatch`. With `claimed_by`, the commit is refused if another dispatch of the thread
-    is claimed, or if a run of the thread waits for an answer.
+    `expected_message_count` is the number of messages that the thread must have before `messages` are
+    appended; None skips the check. `consumes` lists the pending messages that a run has read. `claim` proves
+    that the writer still owns the run's dispatch. `joins` names a dispatch that must still be queued.
+    `replaces` is the run as the caller read it, which must be unchanged in the store. `queues` is a new
+    dispatch, and `queue_cap` the maximum number of queued dispatches. `claimed_by` requests a claim of the
+    new dispatch.
     """
 
     thread_id: str
@@ -182,7 +187,7 @@ class ThreadCommit(Record, frozen=True, kw_only=True):
 
     @property
     def locks(self) -> set[str]:
-        """The names of the locks for the commit's thread, its parent, its events and its effects."""
+        """The names of the locks that the commit needs."""
         threads = [self.thread_id, *([self.parent_thread_id] if self.parent_thread_id else [])]
         drafts = [draft.locks for draft in self.events] + [draft.locks for draft in self.outbox]
         limits = {LIMITS} if self.spends else set[str]()  # the run that starts next must see the spending
@@ -204,7 +209,7 @@ class Committed(Record, frozen=True, kw_only=True):
 
 
 class CommitCoordinator(Protocol):
-    """Writes a step of a thread in one transaction."""
+    """Stores the changes of a thread's step in one transaction."""
 
     @property
     def storage_identity(self) -> str | None:
@@ -212,7 +217,7 @@ class CommitCoordinator(Protocol):
         ...
 
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
-        """Write the commit.
+        """Store a commit.
 
         Raises:
             VersionConflict: The message count, a pending message or the joined dispatch is not as expected.
@@ -243,7 +248,7 @@ MAX_COUNTED: Final = 1_000
 
 
 class DueThread(NamedTuple):
-    """A thread with a due dispatch, and the facts with which limits count the dispatch."""
+    """A thread with a due dispatch, and the tenant and keys by which limits count the dispatch."""
 
     thread_id: str
     tenant: str

@@ -35,7 +35,7 @@ T = TypeVar("T", bound=StrEnum)
 
 
 class RunnerKind(StrEnum):
-    """The kind of a runner: a program per run, a program with a protocol, a model loop, or a server."""
+    """The kind of a runner: a command, an ACP program, a model, or a remote server."""
 
     COMMAND = "command"
     ACP = "acp"
@@ -51,9 +51,9 @@ def refused(name: str, value: object, what: str, remedy: str | None = None) -> I
 def told_fields(
     plain: Mapping[str, Json], kind: type[Any], *, times: Collection[str] = (), needed: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return the fields of a runner from plain data; durations are converted.
+    """Return the fields of a runner from JSON-compatible data.
 
-    `needed` maps each required field to its description.
+    `needed` maps each required field to a description of the field.
 
     Raises:
         InvalidRunner: A field is unknown or missing, or a duration is invalid.
@@ -74,7 +74,7 @@ def told_fields(
 
 
 def one_of(kind: type[T], value: object, name: str) -> T:
-    """Return the member of the enum `kind` that has this value."""
+    """Return the member of the enum `kind` with a given value, or raise an error."""
     by_value = {item.value: item for item in kind}
     if not isinstance(value, str) or value not in by_value:
         raise refused(name, value, f"{value!r} is unknown", f"use one of: {', '.join(by_value)}")
@@ -82,7 +82,7 @@ def one_of(kind: type[T], value: object, name: str) -> T:
 
 
 def words(value: object, name: str) -> tuple[str, ...]:
-    """Return a list of texts, after checking that each can be an argument of a program."""
+    """Return a list of texts, each of which can be an argument of a program, or raise an error."""
     if not isinstance(value, tuple | list) or not all(isinstance(item, str) for item in value):
         raise refused(name, value, "it must be a list of strings")
     if not all(can_be_given(item) for item in value):
@@ -109,19 +109,19 @@ def refuse_variable(name: object, of: str) -> None:
 
 
 def refuse_time(length: object, name: str) -> None:
-    """Raise an error if the time limit for runs is invalid."""
+    """Raise an error if a time limit for runs is invalid."""
     if not isinstance(length, timedelta) or not timedelta(0) < length <= MAX_TIMEOUT:
         raise refused(name, length, _TIME_LIMITS)
 
 
 def refuse_number(value: object, name: str, *, most: int) -> None:
-    """Raise an error unless the value is an integer from 1 to `most`."""
+    """Raise an error unless a field is an integer from 1 to `most`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
         raise refused(name, value, f"it must be an integer from 1 to {most}")
 
 
 def refuse_switch(value: object, name: str) -> None:
-    """Raise an error unless the value is true or false."""
+    """Raise an error unless a field is true or false."""
     if not isinstance(value, bool):
         raise refused(name, value, "it must be true or false")
 
@@ -163,8 +163,8 @@ _TOOL: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 class ModelRunner:
     """A runner that executes runs in the built-in agent loop, with a model that uses the OpenAI protocol.
 
-    `api_key_env` names the environment variable with the key, if the endpoint needs a key. `tools` lists the
-    mail operations that the model may call; the calls always act as the agent.
+    `api_key_env` names the environment variable that contains the API key. `tools` lists the mail operations
+    that the model may call.
     """
 
     kind: ClassVar[RunnerKind] = RunnerKind.MODEL
@@ -180,7 +180,7 @@ class ModelRunner:
     claims_tasks: bool = False
 
     def __post_init__(self) -> None:
-        """Raise an error if a field is invalid.
+        """Raise an error if a field of the runner is invalid.
 
         Raises:
             InvalidRunner: A field breaks its rule; the message names the field.
@@ -207,7 +207,10 @@ class ModelRunner:
             raise refused("tools", list(self.tools), "an operation is listed twice")
 
     def to_dict(self) -> dict[str, Json]:
-        """Return the runner as plain JSON data without secrets; durations are in seconds."""
+        """Return the runner as JSON-compatible data without secrets.
+
+        Durations are in seconds.
+        """
         return {
             KIND: self.kind.value,
             "base_url": self.base_url,
@@ -223,7 +226,7 @@ class ModelRunner:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Json]) -> "ModelRunner":
-        """Create a runner from plain data; missing fields get their defaults.
+        """Create a runner from JSON-compatible data, with defaults for missing fields.
 
         Raises:
             InvalidRunner: A field is unknown, missing or breaks its rule.
@@ -236,12 +239,11 @@ class ModelRunner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRunner:
-    """A runner that sends each run in a signed request to another server, which executes the run.
+    """A runner that sends each run to a remote server in a signed request.
 
-    `secret_env` names the variable with the shared secret, and `secret_file` the private file with it.
-    Unencrypted http is allowed only for a server on this machine, unless `allow_plain` is set.
-    `callback_base` is the URL at which the other server reaches this one; a server on this machine does not
-    need it.
+    `secret_env` or `secret_file` names the variable or file with the shared secret. Plain http to a remote
+    machine requires `allow_plain`. `callback_base` is the URL of the local server as seen from the remote
+    server.
     """
 
     kind: ClassVar[RunnerKind] = RunnerKind.HTTP
@@ -256,7 +258,7 @@ class HttpRunner:
     claims_tasks: bool = False
 
     def __post_init__(self) -> None:
-        """Raise an error if a field is invalid.
+        """Raise an error if a field of the runner is invalid.
 
         Raises:
             InvalidRunner: A field breaks its rule; the message names the field.
@@ -294,9 +296,9 @@ class HttpRunner:
             raise refused("secret_file", None, "secret_file must be an absolute path")
 
     def callback(self, address: str) -> str | None:
-        """Return the URL to which a remote agent's server sends results. This server listens at `address`.
+        """Return the URL to which the remote server sends results.
 
-        Return None if the other server cannot reach this one.
+        Return None if the remote server cannot reach the local `address`.
         """
         if self.callback_base is not None:
             return self.callback_base.rstrip("/")
@@ -305,7 +307,10 @@ class HttpRunner:
         return None if is_far and is_hidden else address.rstrip("/")
 
     def to_dict(self) -> dict[str, Json]:
-        """Return the runner as plain JSON data without secrets; durations are in seconds."""
+        """Return the runner as JSON-compatible data without secrets.
+
+        Durations are in seconds.
+        """
         return {
             KIND: self.kind.value,
             "url": self.url,
@@ -320,7 +325,7 @@ class HttpRunner:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Json]) -> "HttpRunner":
-        """Create a runner from plain data; missing fields get their defaults.
+        """Create a runner from JSON-compatible data, with defaults for missing fields.
 
         Raises:
             InvalidRunner: A field is unknown, missing or breaks its rule.
@@ -332,7 +337,7 @@ class HttpRunner:
 
 
 def _address(value: object, name: str) -> SplitResult:
-    """Return the parts of an http URL; errors do not quote the URL, because it may contain a password."""
+    """Return the parts of an http URL, or raise an error that does not quote the URL."""
     remedy = "write a URL that begins with https:// or http://, without user name and password"
     if not isinstance(value, str) or not value.isascii() or not value.isprintable() or " " in value:
         raise refused(name, None, "it is not a valid URL", remedy)
@@ -365,7 +370,7 @@ MAX_OUTPUT_BYTES = 16 << 20
 
 
 class Recipe(StrEnum):
-    """The kind of program, which determines how output and sessions are handled (`shell`: any other)."""
+    """The kind of client program, which decides how output and sessions are handled."""
 
     SHELL = "shell"
     CLAUDE = "claude"
@@ -381,14 +386,14 @@ WITHOUT_SESSIONS = (Recipe.SHELL, Recipe.CLINE)
 
 
 class SessionPer(StrEnum):
-    """Which runs of an agent share a client session: the runs of one mail thread, or all runs."""
+    """The scope of a client session: one per mail thread, or one per agent."""
 
     THREAD = "thread"
     AGENT = "agent"
 
 
 class PromptWay(StrEnum):
-    """The way in which the program receives the prompt."""
+    """The way in which a program receives the prompt."""
 
     ARGUMENT = "argument"
     STDIN = "stdin"
@@ -396,23 +401,19 @@ class PromptWay(StrEnum):
 
 
 def is_place(name: object) -> bool:
-    """Return whether a text is a valid host name or label, as in `runs_on`."""
+    """Return whether a text is a valid host name or label for `runs_on`."""
     return isinstance(name, str) and _PLACE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
-    """A program, of the kind `command` or `acp`, that executes an agent's runs.
+    """A program of the kind `command` or `acp` that executes an agent's runs.
 
-    `argv` is executed without a shell; it may be empty if the recipe has a command. `env` sets variables, and
-    `pass_env` names variables to copy from the server's environment. If an answer is longer than
-    `max_output_bytes`, only its end is kept. With `resume`, the program continues its session: one for each
-    mail thread or, depending on `session_per`, one for the agent. If several servers share a database, only
-    servers with the host name or label `runs_on` start the program; if `runs_on` is empty, any server does.
-    Up to `runs_at_once` runs execute at the same time, each on a different mail thread. With `claims_tasks`,
-    the server claims ready tasks for the agent, and starts a run for each.
-
-    A program of the kind `acp` speaks the Agent Client Protocol; its recipe only provides its command.
+    `argv` is executed without a shell. `env` sets environment variables, and `pass_env` names server
+    variables that the program receives. Answers longer than `max_output_bytes` lose their beginning. With
+    `resume`, the program continues the session of earlier runs. `runs_on` names the servers that may start
+    the program; empty means any server. `runs_at_once` is the maximum number of concurrent runs, each on a
+    separate mail thread. With `claims_tasks`, the server claims ready tasks for the agent.
     """
 
     cwd: str
@@ -432,7 +433,7 @@ class Runner:
     claims_tasks: bool = False
 
     def __post_init__(self) -> None:
-        """Raise an error if a field is invalid; copy the environment, so that callers cannot change it.
+        """Raise an error if a field of the runner is invalid.
 
         Raises:
             InvalidRunner: A field breaks its rule; the message names the field.
@@ -460,7 +461,7 @@ class Runner:
 
     @property
     def is_steered(self) -> bool:
-        """Whether new messages are passed to an active run of this runner."""
+        """Whether an active run of the runner receives new messages."""
         word = STEERED.get(self.recipe)
         can_be = self.kind is RunnerKind.COMMAND and self.prompt is PromptWay.STDIN and word is not None
         return can_be and (not self.argv or word in self.argv)
@@ -490,7 +491,7 @@ class Runner:
             raise refused("resume", True, f"the recipe {self.recipe.value!r} does not support sessions")
 
     def _refuse_prompt(self) -> None:
-        """Raise an error if the prompt would not be passed through the protocol."""
+        """Raise an error if a runner of the kind `acp` changes how the program receives the prompt."""
         what, remedy = "an ACP agent gets its prompt through the protocol", "leave this field out"
         if self.prompt is not PromptWay.STDIN:
             raise refused("prompt", self.prompt.value, what, remedy)
@@ -524,7 +525,10 @@ class Runner:
             )
 
     def to_dict(self) -> dict[str, Json]:
-        """Return the runner as plain JSON data, including the secrets in `env`; durations are in seconds."""
+        """Return the runner as JSON-compatible data, including the secrets in `env`.
+
+        Durations are in seconds.
+        """
         idle = self.idle_timeout
         return {
             "kind": self.kind.value,
@@ -546,7 +550,7 @@ class Runner:
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Json]) -> "Runner":
-        """Create a runner from plain data; missing fields get their defaults.
+        """Create a runner from JSON-compatible data, with defaults for missing fields.
 
         Raises:
             InvalidRunner: A field is unknown, missing or breaks its rule.
@@ -560,9 +564,9 @@ AnyRunner = Runner | ModelRunner | HttpRunner
 
 
 def runner_of(plain: Mapping[str, Json], *, home: str | None = None) -> AnyRunner:
-    """Create a runner from plain data; missing fields get their defaults.
+    """Create a runner of any kind from JSON-compatible data, with defaults for missing fields.
 
-    `home` is the working folder of a program whose data does not name one.
+    `home` is the default working folder of a program.
 
     Raises:
         InvalidRunner: The kind is unknown, or a field is unknown, missing or breaks its rule.
@@ -579,12 +583,12 @@ def runner_of(plain: Mapping[str, Json], *, home: str | None = None) -> AnyRunne
 
 
 class Runners(Protocol):
-    """Returns the runners of agents."""
+    """Provides the runners of agents."""
 
     async def runner_of(self, agent_id: str, agent: AddressedAgent | None = None) -> AnyRunner | None:
-        """Return the runner of the agent with this id, or None if the agent has no runner.
+        """Return the runner of an agent, or None if the agent has no runner.
 
-        `agent` is the agent's record, if it was already read for the same run.
+        `agent` is the record of the agent, if the caller has already read the record.
 
         Raises:
             AgentNotFound: The agent does not exist.
@@ -601,7 +605,7 @@ def _refuse_name(name: str, of: str) -> None:
 
 @lru_cache(maxsize=1_024)
 def read_runner(kept: str) -> AnyRunner:
-    """Parse the stored form of a runner; the result is immutable, and cached under the stored text.
+    """Parse the stored form of a runner. The result is immutable and cached.
 
     Raises:
         InvalidRunner: The text cannot be parsed, or a field breaks its rule.
@@ -614,21 +618,17 @@ def read_runner(kept: str) -> AnyRunner:
 
 
 def written_runner(runner: AnyRunner) -> str:
-    """Return the stored form of a runner."""
+    """Return a runner in the stored form."""
     return json.dumps(runner.to_dict(), ensure_ascii=False, separators=(",", ":"))
 
 
 def place_of(runner: AnyRunner) -> str:
-    """Return the host name or label of the servers that may start the program, or '' for any server."""
+    """Return the host name or label of the servers that may start a program, or "" for any server."""
     return runner.runs_on if isinstance(runner, Runner) else ""
 
 
 def reads_at_work(kept: str) -> bool:
-    """Return whether an active run reads messages that arrive on its thread.
-
-    Most programs read their input only once; they fetch later messages themselves, or see them through a
-    hook.
-    """
+    """Return whether an active run of the stored runner receives new messages."""
     try:
         runner = read_runner(kept)
     except InvalidRunner:

@@ -9,12 +9,13 @@
 The status of a run changes only along these arrows; it does not depend on the dispatch state `Acked`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from json import dumps
 from typing import Final
 
 from postroom.contracts.activation import RunActivationSnapshot
+from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     ContentFiltered,
     ContextOverflow,
@@ -24,7 +25,17 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.limits import BUDGET_TOOL
 from postroom.contracts.messages import Json, Message, SeqRange
-from postroom.contracts.questions import MAX_TEXT_LENGTH, NOBODY, YES_OR_NO, Asked, answered_where
+from postroom.contracts.questions import (
+    ASKED_AGAIN,
+    MAX_TEXT_LENGTH,
+    NOBODY,
+    SILENT,
+    UNSEEN,
+    YES_OR_NO,
+    Asked,
+    answered_where,
+    form_in_words,
+)
 from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.records import Record, field, replace
 from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume, ToolCallResumeMode
@@ -33,10 +44,12 @@ AGENT_THREAD: Final = "agent:"
 """The beginning of the names of threads of agents' runs."""
 LANE: Final = "#"
 """The separator before the number of a lane; it cannot occur in an agent's name."""
+ASKING: Final = "#asks-"
+"""The mark in the names of threads for questions outside runs. Such a thread has one open question."""
 
 
 def agent_of(thread_id: str) -> tuple[str, str] | None:
-    """Return the slug and the name of the agent to which a thread belongs, or None for other threads."""
+    """Return the slug and name of the agent that owns a thread, or None if no agent owns the thread."""
     if not thread_id.startswith(AGENT_THREAD):
         return None
     slug, slash, name = thread_id.removeprefix(AGENT_THREAD).partition("/")
@@ -45,7 +58,7 @@ def agent_of(thread_id: str) -> tuple[str, str] | None:
 
 
 class RunStatus(StrEnum):
-    """Whether a run was created, is active, waits or has ended."""
+    """The state of a run: created, running, waiting or done."""
 
     CREATED = "created"
     RUNNING = "running"
@@ -66,7 +79,7 @@ A run changes from `created` to `waiting` if a budget stops it before its first 
 
 
 class TerminationKind(StrEnum):
-    """The kinds of reasons for which a run ends or is suspended."""
+    """The kind of reason for which a run ends or is suspended."""
 
     NATURAL_END = "natural_end"
     BEHAVIOR_REQUESTED = "behavior_requested"
@@ -78,12 +91,15 @@ class TerminationKind(StrEnum):
 
 
 CUT_OFF = "max_tokens"
+CANCELLED_BY: Final = "cancelled by "
+"""The beginning of the reason of a run that a person has cancelled; the person's name follows."""
 
 
 class TerminationReason(Record, frozen=True, kw_only=True):
-    """The reason why a run ended: `value` is a stop code, an obstacle or an error, `detail` its code.
+    """The reason why a run ended or was suspended.
 
-    If an agent has finished, `value` is None, or `CUT_OFF` if the answer reached the model's token limit.
+    `value` is a stop code or a text, and `detail` is an error code. For a finished agent, `value` is None, or
+    `CUT_OFF` if the answer reached the token limit.
     """
 
     type: TerminationKind
@@ -92,39 +108,41 @@ class TerminationReason(Record, frozen=True, kw_only=True):
 
     @classmethod
     def natural_end(cls) -> "TerminationReason":
-        """Return the reason of a run whose agent has finished."""
+        """Return the termination reason of a run whose agent has finished."""
         return cls(type=TerminationKind.NATURAL_END)
 
     @classmethod
     def cut_off(cls) -> "TerminationReason":
-        """Return the reason of a run whose answer reached the model's token limit."""
+        """Return the termination reason of a run whose answer reached the model's token limit."""
         return cls(type=TerminationKind.NATURAL_END, value=CUT_OFF)
 
     @classmethod
     def cancelled(cls, why: str | None = None) -> "TerminationReason":
-        """Return the reason of a run that was cancelled, and why it was."""
+        """Return the termination reason of a cancelled run; `why` says why the run was cancelled."""
         return cls(type=TerminationKind.CANCELLED, value=why)
 
     @classmethod
     def suspended(cls) -> "TerminationReason":
-        """Return the reason of a run that waits for a decision."""
+        """Return the termination reason of a run that waits for a decision."""
         return cls(type=TerminationKind.SUSPENDED)
 
     @classmethod
     def error(cls, text: str, code: str | None = None) -> "TerminationReason":
-        """Return the reason of a run that failed; `code` is the code of the postroom error."""
+        """Return the termination reason of a failed run; `code` is the error code."""
         return cls(type=TerminationKind.ERROR, value=text, detail=code)
 
     @property
     def how(self) -> str:
-        """How a run ended, as the predicate of a sentence."""
+        """The way in which a run ended, as a verb phrase such as "failed" or "was cancelled by kim"."""
+        if self.type is TerminationKind.CANCELLED and (self.value or "").startswith(CANCELLED_BY):
+            return f"was {self.value}"
         return {TerminationKind.CANCELLED: "was cancelled", TerminationKind.ERROR: "failed"}.get(
             self.type, "ended"
         )
 
     @property
     def run_status(self) -> RunStatus:
-        """The status of a run that ended for this reason."""
+        """The run status that follows from the termination reason."""
         return RunStatus.WAITING if self.type is TerminationKind.SUSPENDED else RunStatus.DONE
 
 
@@ -140,7 +158,7 @@ class WaitingReason(StrEnum):
 
 
 class OnTimeout(StrEnum):
-    """The consequence of a question's timeout; a missing answer never counts as a yes."""
+    """The action after a question's timeout."""
 
     WAIT = "wait"
     CANCEL = "cancel"
@@ -172,7 +190,7 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
 
     @property
     def question(self) -> str:
-        """The text of the question, as people see it."""
+        """The text of the question, as people see the question."""
         is_kind = not self.reason or self.reason in list(WaitingReason)
         what = f"The agent wants to use {self.tool_name or 'a tool'}" if is_kind else self.reason
         is_whole = not self.arguments or (self.resume_mode.is_a_question and not is_kind)
@@ -180,34 +198,21 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
 
     @property
     def ends_at(self) -> int | None:
-        """The time when the run stops waiting for an answer, or None if it waits without a limit."""
+        """The time when the run stops waiting for an answer, or None for an unlimited wait."""
         return self.expires_at if self.on_timeout in (OnTimeout.CANCEL, OnTimeout.NO) else None
 
     def is_over(self, now: int) -> bool:
-        """Return whether the question has timed out, so that the run no longer waits."""
+        """Return whether the question has timed out."""
         return self.ends_at is not None and self.ends_at <= now
 
     def goes_on(self, now: int) -> bool:
-        """Return whether the run has continued without an answer, so that it accepts none any longer."""
+        """Return whether the question has timed out and the run has continued without an answer."""
         is_late = self.expires_at is not None and self.expires_at <= now
         return is_late and self.on_timeout is OnTimeout.GO_ON
 
-    def refuse_late(self, now: int) -> None:
-        """Raise an error if the run has already continued without an answer.
-
-        Raises:
-            StaleDecision: The run has already continued.
-        """
-        if self.goes_on(now):
-            raise StaleDecision(
-                f"question {self.ticket_id!r} timed out, and its run continued without an answer",
-                value=self.tool_call_id,
-                details={"expires_at": self.expires_at},
-            )
-
 
 class RunWaitingState(Record, frozen=True, kw_only=True):
-    """The event that a run waits for, and the run's open questions."""
+    """The event that a run waits for, and the open questions of the run."""
 
     reason: WaitingReason
     tickets: tuple[RunWaitingTicket, ...] = ()
@@ -215,10 +220,15 @@ class RunWaitingState(Record, frozen=True, kw_only=True):
     message: str | None = None
 
 
-class AnsweredTicket(Record, frozen=True, kw_only=True):
-    """A question that a run asked, and the decision that resumed the run.
+def asked_again(name: str, number: str) -> str:
+    """Return the reason for closing a question that the agent has asked again in another form."""
+    return f"{name} has asked this again as question {number}"
 
-    If nobody answered, the decision is by "nobody", and says why the question was closed.
+
+class AnsweredTicket(Record, frozen=True, kw_only=True):
+    """A question of a run, and the decision that resumed the run.
+
+    If nobody answered, the decision names "nobody" as the author.
     """
 
     ticket: RunWaitingTicket
@@ -226,31 +236,64 @@ class AnsweredTicket(Record, frozen=True, kw_only=True):
 
     @property
     def is_answer(self) -> bool:
-        """Whether the run gets an answer: that of a person or, after a timeout, the default."""
+        """Whether the decision contains an answer, from a person or by default after a timeout."""
         return self.decision.by != NOBODY or self.decision.result is not None
 
+    @property
+    def is_unseen(self) -> bool:
+        """Whether the question was closed before anybody saw the question."""
+        return self.decision.decision_id.startswith(f"{UNSEEN}/")
+
+    @property
+    def is_left(self) -> bool:
+        """Whether the end of the run closed the question."""
+        return not self.is_answer and self.decision.decision_id.startswith(("ended/", f"{SILENT}/"))
+
+    @property
+    def asked_again_as(self) -> str | None:
+        """The number of the question that replaced the question in its run; None if none did."""
+        again, _, number = self.decision.decision_id.rpartition("/")
+        return number if again == f"{ASKED_AGAIN}/{self.ticket.ticket_id}" else None
+
     @classmethod
-    def closed(cls, ticket: RunWaitingTicket, end: TerminationReason, *, now: int) -> "AnsweredTicket":
-        """Return a question as cancelled, because its run ended while the question was open."""
-        is_over = ticket.is_over(now)
-        why = end.value if end.type is TerminationKind.CANCELLED else None
-        why = "no answer came in time" if is_over else why
+    def asked_again(cls, ticket: RunWaitingTicket, name: str, number: str, *, now: int) -> "AnsweredTicket":
+        """Return a question as closed, because the agent `name` asked it again as question `number`."""
         decision = ToolCallResume(
-            decision_id=f"{'silence' if is_over else 'ended'}/{ticket.ticket_id}",
+            decision_id=f"{ASKED_AGAIN}/{ticket.ticket_id}/{number}",
             action=ResumeDecisionAction.CANCEL,
-            reason=f"{why}, so the run {end.how}" if why else f"the run {end.how}",
+            reason=asked_again(name, number),
+            updated_at=now,
+            by=NOBODY,
+        )
+        return cls(ticket=ticket, decision=decision)
+
+    @classmethod
+    def closed(
+        cls, ticket: RunWaitingTicket, end: TerminationReason, *, now: int, is_outside: bool = False
+    ) -> "AnsweredTicket":
+        """Return a question as cancelled after the end of the run that asked the question."""
+        is_over = ticket.is_over(now)
+        has_reason = end.type is TerminationKind.CANCELLED and end.how == "was cancelled"
+        why = end.value if has_reason else None
+        why = "no answer came in time" if is_over else why
+        how = "the question was closed" if is_outside else f"the run {end.how}"
+        decision = ToolCallResume(
+            decision_id=f"{SILENT if is_over else 'ended'}/{ticket.ticket_id}",
+            action=ResumeDecisionAction.CANCEL,
+            reason=f"{why}, so {how}" if why else f"the run {end.how}",
             updated_at=now,
             by=NOBODY,
         )
         return cls(ticket=ticket, decision=decision)
 
     def too_late(self, end: TerminationReason, *, now: int) -> "AnsweredTicket":
-        """Return the question as closed, because its run ended before the agent got the answer."""
+        """Return the question as closed, because the run ended before the agent got the answer."""
         closed = AnsweredTicket.closed(self.ticket, end, now=now)
         if self.decision.by == NOBODY:
             return closed
         word = {True: "yes", False: "no"}.get(self.decision.approved)  # type: ignore[arg-type]
-        words = quoted(self.decision.reason, longest=2 * MAX_TEXT_LENGTH) if self.decision.reason else ""
+        words = form_in_words(self.decision.reason or "")
+        words = quoted(words, longest=2 * MAX_TEXT_LENGTH) if words else ""
         who = f"{one_line(self.decision.by) or 'somebody'} {answered_where(self.decision)}".strip()
         answer = ": ".join(filter(None, (who, word, words)))
         why = f"the run {end.how} before the agent got the answer of {answer}"
@@ -258,7 +301,7 @@ class AnsweredTicket(Record, frozen=True, kw_only=True):
 
 
 class RunMessageInput(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """The messages with which a run starts; the triggers are the messages that caused the run."""
+    """The messages with which a run starts."""
 
     thread_id: str
     range: SeqRange | None = None
@@ -266,14 +309,17 @@ class RunMessageInput(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class PersistedState(Record, frozen=True, kw_only=True):
-    """State that an executor stores between steps, in its own format."""
+    """The state that an executor stores between the steps of a run."""
 
     revision: int = 0
     extensions: dict[str, Json] = field(default_factory=dict)
 
 
 class Usage(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Resources that a run used, as reported by its executor; `cost_micros` in millionths of a US dollar."""
+    """The resources that a run used, as reported by the executor.
+
+    `cost_micros` is in millionths of a US dollar.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -289,7 +335,7 @@ class Usage(Record, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def beyond(self, other: "Usage") -> "Usage":
-        """Return by how much each amount exceeds that of `other`, or 0 if it does not."""
+        """Return the difference to `other` for each amount, but at least 0."""
         return Usage(
             input_tokens=max(self.input_tokens - other.input_tokens, 0),
             output_tokens=max(self.output_tokens - other.output_tokens, 0),
@@ -299,7 +345,10 @@ class Usage(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A request on a thread, with its outcome; all times are in milliseconds since the epoch."""
+    """A run with its request and result.
+
+    All times are in milliseconds since 1970.
+    """
 
     run_id: str
     thread_id: str
@@ -331,7 +380,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     state: PersistedState | None = None
 
     def __post_init__(self) -> None:
-        """Raise an error if the fields contradict one another.
+        """Raise an error if fields of the run contradict each other.
 
         Raises:
             InvalidRecord: An id is blank, or the status contradicts the other fields.
@@ -354,24 +403,44 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def holds_others(self) -> bool:
-        """Whether the thread's other runs must wait, because this run asks or was just answered."""
+        """Whether later runs of the thread must wait until the run has read the answers to its questions."""
         return self.waiting is not None and bool(self.waiting.tickets)
 
     @property
     def open_tickets(self) -> tuple[RunWaitingTicket, ...]:
-        """The unanswered questions of the run; other events may resume the run, too."""
-        tickets = [answered.ticket for answered in self.answered]
+        """The unanswered questions of the run."""
+        # A retry may ask a question of a lost turn again under its number.
+        tickets = [answered.ticket for answered in self.answered if not answered.is_unseen]
         return tuple(
             ticket for ticket in (self.waiting.tickets if self.waiting else ()) if ticket not in tickets
         )
 
+    def refuse_late(self, ticket: RunWaitingTicket, decision: ToolCallResume, *, now: int) -> None:
+        """Raise an error if the run no longer waits for a person's answer to one of its questions.
+
+        The run waits for no answer at all if the timeout of another open question cancels the run. The
+        answer with which a timeout ends a question is never late.
+
+        Raises:
+            StaleDecision: A question has timed out.
+        """
+        ends = [one for one in self.open_tickets if one.on_timeout is OnTimeout.CANCEL]
+        over = [one for one in (ticket, *ends) if one.is_over(now) or one.goes_on(now)]
+        if over and not decision.decision_id.startswith(f"{SILENT}/"):
+            raise StaleDecision(
+                f"question {over[0].ticket_id} timed out at {iso(over[0].expires_at or now)}, and its run no "
+                f"longer waits for an answer",
+                value=ticket.tool_call_id,
+                details={"expires_at": over[0].expires_at},
+            )
+
     @property
     def is_background_task_waiting(self) -> bool:
-        """Whether the run waits for background tasks that it started."""
+        """Whether the run waits for background tasks."""
         return self.waiting is not None and self.waiting.reason is WaitingReason.BACKGROUND_TASKS
 
     def begun(self, dispatch_id: str, session_id: str, *, now: int) -> "RunRecord":
-        """Return a copy of the run after its first execution has started."""
+        """Return a copy of the run after the start of the first execution."""
         return replace(
             self,
             status=RunStatus.RUNNING,
@@ -382,18 +451,23 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def _closing(
-        self, termination: TerminationReason, *, now: int, has_read: bool
+        self, termination: TerminationReason, *, now: int, has_read: bool, unread_ids: Collection[str]
     ) -> tuple[AnsweredTicket, ...]:
-        """Return the answers that the run has read, and its other questions as closed by its end."""
+        """Return the answered questions of an ending run, and close the unanswered questions."""
         tickets = self.waiting.tickets if self.waiting and not has_read else ()
         unread = [
             ticket for ticket in tickets if ticket.tool_name != BUDGET_TOOL
         ]  # the server reads that answer
         answered = [
-            one.too_late(termination, now=now) if one.is_answer and one.ticket in unread else one
+            one.too_late(termination, now=now)
+            if one.is_answer and (one.ticket in unread or one.decision.decision_id in unread_ids)
+            else one
             for one in self.answered
         ]
-        closed = [AnsweredTicket.closed(ticket, termination, now=now) for ticket in self.open_tickets]
+        closed = [
+            AnsweredTicket.closed(ticket, termination, now=now, is_outside=ASKING in self.thread_id)
+            for ticket in self.open_tickets
+        ]
         return (*answered, *closed)
 
     def ended(
@@ -403,10 +477,12 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
         now: int,
         dispatch_id: str | None = None,
         has_read: bool = True,
+        unread_ids: Collection[str] = (),
     ) -> "RunRecord":
-        """Return a copy of the run that has ended for this reason.
+        """Return a copy of the run as ended.
 
-        Without `has_read`, the run ends before it has read the answers that let it continue.
+        `has_read` is true if the run has read the answers to its questions. `unread_ids` are the ids of
+        decisions that arrived while the run was executed, and that the run has not read.
         """
         text = termination.value if termination.type is TerminationKind.ERROR else None
         return replace(
@@ -414,7 +490,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
             status=RunStatus.DONE,
             answered=self.answered
             if self.waiting is None
-            else self._closing(termination, now=now, has_read=has_read),
+            else self._closing(termination, now=now, has_read=has_read, unread_ids=unread_ids),
             termination=termination,
             error=text or self.error,
             waiting=None,
@@ -425,7 +501,7 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Thread(Record, frozen=True, kw_only=True):
-    """A conversation, with the ids of its open, active and latest runs."""
+    """A conversation, with the ids of the open, active and latest runs."""
 
     id: str
     title: str | None = None
@@ -445,7 +521,7 @@ class Thread(Record, frozen=True, kw_only=True):
     """
 
     def __post_init__(self) -> None:
-        """Raise an error if the thread has no name, or is its own parent.
+        """Raise an error if the thread's fields are invalid.
 
         Raises:
             InvalidRecord: The thread has no name, or is its own parent.
@@ -462,9 +538,9 @@ class Thread(Record, frozen=True, kw_only=True):
         return replace(self, message_count=self.message_count + count, updated_at=max(now, self.updated_at))
 
     def after(self, run: RunRecord) -> "Thread":
-        """Return a copy of the thread after a write of `run`, with updated run ids.
+        """Return a copy of the thread after `run` was stored, with updated run ids.
 
-        The ids stay unchanged if the run is older than the newest known run; ids of ended runs are cleared.
+        If `run` is older than the newest known run, the ids do not change.
         """
         done = run.status is RunStatus.DONE
         has_started = run.status is not RunStatus.CREATED
@@ -494,14 +570,14 @@ _REFUSALS = frozenset({ContentFiltered.code, ContextOverflow.code, RequestRefuse
 
 
 def is_set_aside(termination: TerminationReason | None) -> bool:
-    """Return whether later runs ignore the messages of a run that ended for this reason."""
+    """Return whether later runs ignore the messages of a run with the given termination reason."""
     return termination is not None and termination.detail in _REFUSALS
 
 
 class Summary(Record, frozen=True, kw_only=True):
-    """The text that replaces the older messages of a conversation for the model.
+    """A text that replaces the older messages of a conversation for the model.
 
-    Each summary includes the one before it.
+    Each summary includes the previous summary.
     """
 
     number: int
@@ -518,7 +594,7 @@ class Summary(Record, frozen=True, kw_only=True):
 
 
 class SummaryDraft(Record, frozen=True, kw_only=True):
-    """A summary to store, with the messages that it summarizes in addition to the previous summary."""
+    """A summary to store, with the ids of the messages that the summary adds to the previous summary."""
 
     summary: Summary
     covers: tuple[str, ...] = ()
@@ -528,7 +604,7 @@ class SummaryDraft(Record, frozen=True, kw_only=True):
 
 
 class Turn(Record, frozen=True, kw_only=True):
-    """A run with its messages, placed in the conversation at its start, or at its end if it never started."""
+    """A run with the ids of its messages, used to order a conversation."""
 
     run_id: str
     asked: tuple[str, ...] = ()
@@ -547,7 +623,7 @@ class Turn(Record, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, run: RunRecord) -> "Turn":
-        """Return the messages and the position of a run."""
+        """Return the turn of a run."""
         return cls(
             run_id=run.run_id,
             asked=run.input.trigger_message_ids if run.input is not None else (),
@@ -561,7 +637,7 @@ class Turn(Record, frozen=True, kw_only=True):
 
 
 class Conversation(Record, frozen=True, kw_only=True):
-    """A thread as one run sees it: the newest valid summary and the messages after it, in order."""
+    """The messages of a thread that a run sees: the newest summary, and the messages after that summary."""
 
     messages: tuple[Message, ...]
     summary: Summary | None = None
@@ -573,7 +649,7 @@ class Conversation(Record, frozen=True, kw_only=True):
     """The runs to which these messages belong, and all open runs."""
 
     def since(self, kept: frozenset[str], run_id: str) -> int:
-        """Return the creation time of the first run that a summary of all messages but `kept` omits."""
+        """Return the creation time of the oldest run whose messages are in `kept`."""
         fields = {_said_by(message) for message in self.messages if message.id in kept}
         return min(
             (
@@ -589,12 +665,10 @@ class Conversation(Record, frozen=True, kw_only=True):
 
 
 def build_conversation(run_id: str, messages: Sequence[Message], turns: Sequence[Turn]) -> Conversation:
-    """Return a thread's committed messages as one of its runs sees them.
+    """Return the committed messages of a thread as a given run sees them.
 
-    The input and output of another run are omitted if that run has not ended, was rolled back, or had input
-    that the model rejected. The remaining runs are ordered by their start, so that each answer follows its
-    question, no matter when the question was enqueued. The run itself comes last. A message that belongs to
-    no run stays after the message before it.
+    Runs are ordered by their start, and the given run comes last. Runs that are open, were rolled back, or
+    had rejected input are omitted.
     """
     places = {message.id: place for place, message in enumerate(messages)}
     ends = {_said_by(message): place for place, message in enumerate(messages)}

@@ -38,7 +38,7 @@ class Overlap(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A stored schedule, which has a cron expression or an interval."""
+    """A stored schedule with a cron expression or an interval."""
 
     schedule_id: str
     kind: str
@@ -73,12 +73,12 @@ class Schedule:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the schedule is paused, so that it submits nothing until it is resumed."""
+        """Whether the schedule is paused."""
         return self.next_at is None
 
     @property
     def lock(self) -> str:
-        """The name of the lock on this schedule."""
+        """The name of the lock on the schedule."""
         return schedule_lock(self.kind, self.name)
 
 

@@ -30,19 +30,22 @@ class Proof(StrEnum):
 
 
 def signature(secret: str, timestamp: str, content: bytes) -> str:
-    """Return the `v1=` signature for content and a timestamp in seconds since the epoch."""
+    """Return the `v1=` signature of a request body.
+
+    `timestamp` is in seconds since 1970.
+    """
     key = secret.encode("utf-8", "surrogateescape")
     return f"v1={hmac.digest(key, timestamp.encode() + b'.' + content, 'sha256').hex()}"
 
 
 def signed(secret: str, content: bytes, *, now: int) -> dict[str, str]:
-    """Return headers that sign the content at this time."""
+    """Return HTTP headers that sign a request body at the time `now`."""
     timestamp = str(now // 1000)
     return {TIMESTAMP: timestamp, SIGNATURE: signature(secret, timestamp, content)}
 
 
 def verify_signature(secret: str, headers: Mapping[str, str], content: bytes, *, now: int) -> Proof:
-    """Verify the signature that the headers contain for the content."""
+    """Verify the signature of a request body."""
     timestamp = headers.get(TIMESTAMP, "")
     is_right = same_secret(headers.get(SIGNATURE, ""), signature(secret, timestamp, content))
     if not is_right or not _TIME.fullmatch(timestamp):
@@ -51,6 +54,6 @@ def verify_signature(secret: str, headers: Mapping[str, str], content: bytes, *,
 
 
 def same_secret(given: str, expected: str) -> bool:
-    """Compare two secrets in a time that depends neither on their lengths nor on the first difference."""
+    """Compare two secrets in constant time."""
     hashes = (hashlib.sha256(value.encode("utf-8", "surrogatepass")).digest() for value in (given, expected))
     return hmac.compare_digest(*hashes)

@@ -14,7 +14,7 @@ MAX_OF_AGENT: Final = 50
 
 
 class Subscription(Record, frozen=True, kw_only=True):
-    """A subscription of an agent to the log of its project."""
+    """A subscription of an agent to events in the agent's project."""
 
     id: int
     project_id: int

@@ -9,7 +9,7 @@ from postroom.contracts.records import Meta, Record
 
 
 class Secret(str):
-    """A secret text. Its `repr`, and the `repr` of a record that contains it, do not show the text."""
+    """A secret text, which `repr` does not reveal."""
 
     __slots__ = ()
 
@@ -18,10 +18,9 @@ class Secret(str):
 
 
 class Table(Record, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of a configuration file, in which `<name>_env` or `<name>_file` sets a secret field.
+    """A table of a configuration file.
 
-    `__post_init__` checks whether the fields fit together. If the fields do not fit, `__post_init__` raises
-    ConfigError, or a ValueError whose message names the field in backquotes but not its value.
+    `<name>_env` or `<name>_file` sets a secret field.
     """
 
     ALSO: ClassVar[Mapping[str, str]] = {}

@@ -77,7 +77,7 @@ class Task(Record, frozen=True, kw_only=True):
 
     @property
     def thread_id(self) -> str:
-        """The thread with the messages about the task."""
+        """The id of the thread with the messages about the task."""
         return f"{TASK_THREAD}{self.id}"
 
     @property
@@ -87,5 +87,5 @@ class Task(Record, frozen=True, kw_only=True):
 
 
 def place_in_message(message_id: int) -> str:
-    """Return the value of `place` for a claim by the run that this message starts."""
+    """Return the value of `place` for a task that is claimed by the run of a message."""
     return f"message {message_id}"

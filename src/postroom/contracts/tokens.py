@@ -1,4 +1,7 @@
-"""Named tokens: their scopes, project and expiry. The database contains only the hash of a token."""
+"""Named tokens: their scopes, project and expiry. The database contains only the hash of a named token.
+
+The module also contains the forms of the tokens of chat platforms.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -24,11 +27,21 @@ knows.
 TOKEN_ID: Final = re.compile(r"[a-z0-9]{12}")
 TOKEN_FORM: Final = re.compile(rf"{TOKEN_PREFIX}({TOKEN_ID.pattern})_[A-Za-z0-9_-]{{43}}")
 """Matches a named token: a public id with which it is found, and 256 secret random bits."""
+PLATFORM_TOKENS: Final = re.compile(
+    r"\b\d{6,12}:[A-Za-z0-9_-]{30,50}"  # Telegram
+    r"|(?:xox[a-z]|\bxapp)-[A-Za-z0-9_.-]{8,}"  # Slack
+    r"|\b[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
+    r"|\b(?:syt|mat|mct)_[A-Za-z0-9_+/-]{30,}"  # Matrix
+)
+"""Matches the tokens of chat platforms, which must appear neither in logs nor in dead letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptToken:
-    """A stored named token; of the tokens with one name, at most one is neither replaced nor revoked."""
+    """A stored named token.
+
+    At most one token per name is current.
+    """
 
     id: str
     name: str
@@ -46,11 +59,11 @@ class KeptToken:
 
     @property
     def is_current(self) -> bool:
-        """Whether this is the current token of its name."""
+        """Whether the token is neither replaced nor revoked."""
         return self.replaced_at is None and self.revoked_at is None
 
     def lives(self, now: int) -> bool:
-        """Return whether the token is valid at this time; at `expires_at`, it no longer is."""
+        """Return whether the token is valid at the time `now`."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
 
 
@@ -78,13 +91,10 @@ class Grant:
         is_of_one_project: bool = False,
         slug: str | None = None,
     ) -> None:
-        """Raise an error unless the token has all needed scopes and may be used for the project of the call.
+        """Raise an error unless the token has all needed scopes and may access the project.
 
-        `what` describes the call in the error message.
-
-        This method makes all checks of scopes and bound projects.
-
-        `slug` is the project of the call, if it is known before anything is read.
+        `what` describes the call in the error message. `slug` is the project of the call, if the project is
+        already known.
 
         Raises:
             InsufficientScope: A required scope is missing.

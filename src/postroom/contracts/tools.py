@@ -8,7 +8,10 @@ from postroom.contracts.messages import Json
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolDescriptor:
-    """The description of a tool for the model; `parameters` is a JSON schema of an object."""
+    """The description of a tool for the model.
+
+    `parameters` is a JSON schema of an object.
+    """
 
     id: str
     name: str
@@ -25,7 +28,7 @@ class ToolStatus(StrEnum):
 
 
 class ToolCallOutcome(StrEnum):
-    """The result of a tool call in this step."""
+    """The outcome of a tool call in a step."""
 
     SUSPENDED = "suspended"
     SUCCEEDED = "succeeded"
@@ -33,7 +36,7 @@ class ToolCallOutcome(StrEnum):
 
 
 class ToolCallResumeMode(StrEnum):
-    """The effect of a decision on a tool call: repeat it, or use the decision as its result or input."""
+    """The effect of a decision on a suspended tool call."""
 
     REPLAY_TOOL_CALL = "replay_tool_call"
     USE_DECISION_AS_TOOL_RESULT = "use_decision_as_tool_result"
@@ -41,12 +44,12 @@ class ToolCallResumeMode(StrEnum):
 
     @property
     def is_a_question(self) -> bool:
-        """Whether the tool itself asks the question, which accepts approval and denial."""
+        """Whether the tool itself asks the question."""
         return self is ToolCallResumeMode.PASS_DECISION_TO_TOOL
 
 
 class ResumeDecisionAction(StrEnum):
-    """The decision about a suspended tool call."""
+    """Whether a suspended tool call is resumed or cancelled."""
 
     RESUME = "resume"
     CANCEL = "cancel"
@@ -54,7 +57,10 @@ class ResumeDecisionAction(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallResume:
-    """A decision on a suspended tool call, which takes effect only once for each `decision_id`."""
+    """A decision on a suspended tool call.
+
+    Decisions with the same `decision_id` take effect only once.
+    """
 
     decision_id: str
     action: ResumeDecisionAction = ResumeDecisionAction.RESUME
@@ -63,17 +69,21 @@ class ToolCallResume:
     updated_at: int = 0
     by: str = ""
     """The display name of the person who decided; empty if unknown. Agents do not see the name."""
+    held_until: int = 0
+    """The time until which the person can withdraw the decision; the agent gets the decision after this time.
+    0 means that the decision is final.
+    """
 
     @property
     def approved(self) -> bool | None:
-        """True if the decision is an approval, False if it is a denial, and None otherwise."""
+        """True for an approval, False for a denial, and None for any other decision."""
         answer = self.result.get("approved") if isinstance(self.result, dict) else None
         return answer if isinstance(answer, bool) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspension:
-    """A question; the tool call waits for the answer."""
+    """A question that suspends a tool call until an answer arrives."""
 
     id: str
     action: str
@@ -95,12 +105,12 @@ class ToolResult:
 
     @classmethod
     def success(cls, tool_name: str, data: Json) -> "ToolResult":
-        """Return the result of a successful call."""
+        """Return the result of a successful tool call."""
         return cls(tool_name=tool_name, data=data)
 
     @classmethod
     def error(cls, tool_name: str, message: str, **metadata: Json) -> "ToolResult":
-        """Return the result of a failed call, with a message for the model."""
+        """Return the result of a failed tool call, with a message for the model."""
         return cls(tool_name=tool_name, status=ToolStatus.ERROR, message=message, metadata=metadata)
 
     @classmethod

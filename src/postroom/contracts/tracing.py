@@ -11,24 +11,30 @@ from typing import Final, Protocol
 
 
 class Span(Protocol):
-    """A traced operation; an exception that is raised inside marks the operation as failed."""
+    """A traced operation.
+
+    An exception inside the span marks the operation as failed.
+    """
 
     @property
     def traceparent(self) -> str | None:
-        """The span's position in the trace, for work that continues it, or None without tracing."""
+        """The position of the span in the trace, or None without tracing."""
         ...
 
     def failed(self, kind: str) -> None:
-        """Record a failure; `kind` is postroom's name for the kind of failure."""
+        """Record that the traced operation failed; `kind` is the kind of failure."""
         ...
 
 
 class Tracing(Protocol):
-    """Traces calls and runs; no method blocks, and none fails if the trace cannot be exported."""
+    """Traces calls and runs.
+
+    A failed export of a trace raises no error.
+    """
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is traced; if not, callers can skip their preparations."""
+        """Whether tracing is turned on."""
         ...
 
     def executing(
@@ -36,23 +42,29 @@ class Tracing(Protocol):
     ) -> AbstractContextManager[Span]:
         """Trace a mail operation.
 
-        The span continues the first trace that exists among the current span, `follows` (which the caller
-        sent), and `answers` (the trace of the message that the operation answers).
+        `follows` is the trace position that the caller sent. `answers` is the trace position of the message
+        to which the operation replies.
         """
         ...
 
     def invoking(
         self, agent: str, *, thread_id: str, run_id: str, follows: Sequence[str] = ()
     ) -> AbstractContextManager[Span]:
-        """Trace a run of an agent. The span belongs to the first trace in `follows` and links to the rest."""
+        """Trace a run of an agent.
+
+        The span belongs to the first trace in `follows`, and links to the remaining traces.
+        """
         ...
 
     def traceparent(self) -> str | None:
-        """Return the current span's position in the trace, or None if nothing is traced."""
+        """Return the position of the current span in the trace, or None without a span."""
         ...
 
     def close(self) -> None:
-        """Export the remaining spans within seconds; this call blocks."""
+        """Export the remaining spans.
+
+        Blocks for a few seconds at most.
+        """
         ...
 
 

@@ -9,7 +9,7 @@ the messages as announced in the same transaction.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Literal
@@ -22,13 +22,13 @@ from postroom.contracts.tools import ToolCallResume
 
 
 class ChangeUndone(Exception):
-    """Raised to roll back a change on purpose; the caller then does something else."""
+    """Raised to roll back a transaction on purpose."""
 
 
 class ThreadsNeeded(ChangeUndone):
-    """Raised if a change needs threads that it has not locked.
+    """Raised if a transaction needs locks on more threads.
 
-    The caller locks these threads and makes the change again.
+    The caller repeats the transaction with the locks.
     """
 
     def __init__(self, thread_ids: frozenset[str]) -> None:
@@ -38,10 +38,7 @@ class ThreadsNeeded(ChangeUndone):
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """Adds a message to a thread of runs within a change, and starts a run if the thread is idle.
-
-    A call returns True if a run starts with the message. A message whose id is already known is ignored.
-    """
+    """Adds messages to run threads within a transaction, and starts runs on idle threads."""
 
     thread_ids: frozenset[str]
     """The threads that the change has locked."""
@@ -58,7 +55,9 @@ class Accept:
         mode: DeliveryMode,
         decisions: Sequence[tuple[str, ToolCallResume]] = (),
     ) -> bool:
-        """Add a message to the thread, together with decisions on questions of the run that reads it.
+        """Add a message and decisions to a thread, and return whether a run starts.
+
+        A known message id is ignored.
 
         Raises:
             ThreadsNeeded: The change has not locked the thread.
@@ -69,7 +68,7 @@ class Accept:
         return self.put(thread_id, message, mode, decisions)
 
     def cancel_all(self, waiting: Mapping[str, RunRecord], reason: str) -> None:
-        """Cancel the runs on these threads, which wait for a person. The reason closes their questions.
+        """Cancel runs that wait for a person. `reason` is stored with the runs' questions.
 
         Raises:
             ThreadsNeeded: The change has not locked the threads.
@@ -88,17 +87,12 @@ QUESTION_NUMBER: Final = re.compile(r"[0-9a-f]{6}")
 
 
 def question_number(*told: object) -> str:
-    """Return the six-character number of a question, which is derived from the arguments."""
+    """Return the six-character number of a question, which depends only on the arguments."""
     return sha256("\0".join(map(str, told)).encode()).hexdigest()[:6]
 
 
 def number_of(run_id: str, ticket: RunWaitingTicket) -> str:
-    """Return the number of a question: six characters that encode 24 bits of a hash.
-
-    Two open questions have the same number with a probability of one in 16 million. A number that two open
-    questions share answers neither of them. A question from `ask_person` already has a number, which is
-    returned.
-    """
+    """Return the six-character number of a question."""
     if ticket.ticket_id == ticket.tool_call_id and QUESTION_NUMBER.fullmatch(ticket.ticket_id):
         return ticket.ticket_id
     return question_number(run_id, ticket.ticket_id, ticket.tool_call_id, ticket.updated_at)
@@ -120,7 +114,7 @@ class KeptRunner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRun:
-    """The state of a message in the latest run that received it; earlier runs are not recorded here."""
+    """The state of a message in the latest run that received the message."""
 
     message_id: int
     agent_id: int
@@ -133,7 +127,7 @@ class MessageRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedQuestion:
-    """A question that an active run asks a person; the run waits for the answer at the end of its turn."""
+    """A question that an active run asks a person."""
 
     id: str
     """The number of the question, as people see it."""
@@ -143,6 +137,13 @@ class AskedQuestion:
     on_timeout: OnTimeout = OnTimeout.WAIT
     asked: Asked = YES_OR_NO
     """The kind of answer that the question accepts, and who may answer."""
+    asked_at: int = 0
+    """The time when the agent asked; of two questions of a run, the later one has the later time."""
+
+
+def not_replaced(questions: Iterable[AskedQuestion]) -> list[AskedQuestion]:
+    """Return the last question of each distinct text in a turn."""
+    return list({question.text: question for question in questions}.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,11 +153,13 @@ class RunnerChange:
     had_one: bool
     waking: int = 0
     """Number of older unread messages that now start a run."""
+    questions: Sequence[str] = ()
+    """The numbers of the open questions of the agent, whose runner was removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """A new message in an inbox, with only the fields that a notice may show: neither subject nor text."""
+    """A new message in an inbox, without subject and text."""
 
     message_id: int
     seq: int
@@ -170,7 +173,7 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSession:
-    """A session of a client program, and the agent as which it acts."""
+    """A session of a client program, and the agent that the session acts as."""
 
     client: str
     session_id: str
@@ -180,7 +183,7 @@ class ClientSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nudges:
-    """The last hook actions in an agent's turns: a delayed end of a turn, and an added line."""
+    """The latest actions of hooks in an agent's turns."""
 
     held_seq: int = 0
     """Messages up to this number no longer delay the end of a turn, because they delayed one before or were
@@ -194,22 +197,21 @@ _SESSION_BITS: Final = 31
 
 
 def viewer(agent_id: int, session: str) -> int:
-    """Return the number that identifies an agent's session in the stored file views.
+    """Return a number for an agent's session, under which file views are stored.
 
-    The number contains 31 bits of a hash of `session`, which consists of the client and the session's id. All
-    events of an agent without a session id share one view.
+    `session` consists of the client and the session id.
     """
     number = int.from_bytes(sha256(session.encode()).digest()[:4]) >> 1 if session else 0
     return agent_id << _SESSION_BITS | number
 
 
 def agent_of_viewer(viewer_id: int) -> int:
-    """Return the id of the agent to which a session belongs."""
+    """Return the id of the agent in a number from `viewer`."""
     return viewer_id >> _SESSION_BITS
 
 
 def is_sibling(viewer_id: int, other_id: int | None) -> bool:
-    """Return whether two sessions act as the same agent."""
+    """Return whether two numbers from `viewer` belong to the same agent."""
     return other_id is not None and agent_of_viewer(viewer_id) == agent_of_viewer(other_id)
 
 
@@ -224,9 +226,9 @@ In front of a version, `?` means that the agent has read only a part of this ver
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileView:
-    """The versions of a file that an agent's session knows, as hooks reported them.
+    """The versions of a file that an agent's session knows.
 
-    A version is the hash of a Git blob, `gone` for a missing file, or `huge` for a file that is not hashed.
+    A version is a Git blob hash, `gone` for a missing file, or `huge` for an unhashed file.
     """
 
     file: str
@@ -252,7 +254,7 @@ class FileView:
 
     @property
     def known_blob(self) -> str:
-        """The version that the session last read, completely or in part; empty if it is unknown."""
+        """The version that the session last read, or "" if no version is known."""
         return self.seen_blob.removeprefix(UNKNOWN)
 
     @property

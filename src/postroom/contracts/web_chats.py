@@ -5,7 +5,10 @@ from postroom.contracts.records import Record, field
 
 
 class WebConversation(Record, frozen=True, kw_only=True):
-    """A conversation in a person's list; times are in milliseconds since the epoch."""
+    """A conversation in a person's list.
+
+    Times are in milliseconds since 1970.
+    """
 
     person: str
     conversation_id: str
@@ -16,7 +19,7 @@ class WebConversation(Record, frozen=True, kw_only=True):
 
 
 class WebEntry(Record, frozen=True, kw_only=True):
-    """A message, an answer or a question in a conversation; `body` is the content for the page."""
+    """A message, answer or question in a conversation."""
 
     person: str
     conversation_id: str

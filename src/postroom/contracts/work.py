@@ -31,13 +31,15 @@ INSTANTS: Final = ("_at", "until")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuestion:
-    """An open question, with the agent that asks it; its run waits for the answer."""
+    """An open question of an agent, whose run waits for the answer."""
 
     number: str
     text: str
     run_id: str
     thread_id: str
     asked_at: int
+    place: str
+    """The cursor after this question in the list of all questions."""
     project: str = ""
     """The slug of the agent's project; empty if the agent asks in a chat."""
     agent: str = ""
@@ -51,15 +53,17 @@ class OpenQuestion:
     """The time until which an answer is accepted, or None if there is no limit."""
     snoozed_until: int | None = None
     """The time until which a person has snoozed the question, or None if nobody has."""
+    is_asked_outside: bool = False
+    """Whether the agent asked outside its runs."""
     reply_to: int | None = None
     """The message to which a file must be attached as a reply, or None if the question takes no file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenAnswer:
-    """A question that was answered, with the answer, the answerer, the interface and the time.
+    """A question with the answer that was given.
 
-    `approved` is None if the answer is neither yes nor no.
+    `approved` is None for an answer that is neither yes nor no.
     """
 
     number: str
@@ -70,6 +74,8 @@ class GivenAnswer:
     by: str
     where: str
     answered_at: int
+    answer_id: str
+    """The text that tells this answer from every other answer to the question, before or after it."""
     project: str = ""
     agent: str = ""
     can_take_back: bool = False
@@ -84,7 +90,7 @@ class GivenAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRuns:
-    """The dead letters of one agent that failed with the same error."""
+    """The dead letters of one agent that failed with one error."""
 
     agent: str
     project: str
@@ -99,7 +105,7 @@ class FailedRuns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAtWork:
-    """An active run, and the last line of its output."""
+    """An active run, and the last line of the run's output."""
 
     run_id: str
     project: str
@@ -112,7 +118,7 @@ class RunAtWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A run of an agent: its state, its cause, and the possible actions."""
+    """A run of an agent, with the run's state, cause and possible actions."""
 
     run_id: str
     project: str
@@ -137,6 +143,8 @@ class Work:
     """The obstacle of a queued run, as a word of the queue, or "" if the run is not queued."""
     until: int | None = None
     """The time when that obstacle ends, if it is known."""
+    last_error: str = ""
+    """The error of the last failed attempt of a run that is retried, or "" if no attempt has failed."""
     questions: int = 0
     """Number of the run's questions, both open and answered."""
     parent_run_id: str | None = None
@@ -145,6 +153,8 @@ class Work:
     """The platform and the bot of the run's chat, or "" for a run on mail."""
     cost_micros: int = 0
     """The cost in millionths of a US dollar, if the runner reports it."""
+    is_asked_outside: bool = False
+    """Whether an agent asked a question outside its runs, and this run only waits for the answer."""
     can_cancel: bool = False
     can_replay: bool = False
     """Whether the run is a dead letter that can be replayed; this is impossible if its caller no longer
@@ -157,13 +167,13 @@ class Work:
 
     @property
     def failed_attempts(self) -> int:
-        """Number of attempts that failed."""
+        """The number of failed attempts of the run."""
         return self.attempts if self.state in ("queued", "failed") else max(self.attempts - 1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOutput(Work):
-    """A run with its stored output."""
+    """A run with the stored output of the run."""
 
     output: str
     output_is_cut: bool
@@ -172,7 +182,10 @@ class WorkOutput(Work):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSearch:
-    """A filter for the runs of a project; an empty field matches every run."""
+    """A filter for the runs of a project.
+
+    An empty field matches every run.
+    """
 
     state: RunFilter = ""
     agent: str = ""
@@ -186,7 +199,10 @@ class RunSearch:
 
 @dataclass(frozen=True, slots=True)
 class FoundRuns:
-    """A page of runs, latest change first; `next` is the position of the last run, or None at the end."""
+    """A page of runs, ordered by latest change.
+
+    `next` is the cursor of the next page, or None on the last page.
+    """
 
     works: Sequence[Work]
     next: RunCursor | None = None
@@ -196,9 +212,9 @@ class FoundRuns:
 
 @dataclass(frozen=True, slots=True)
 class ChatWork:
-    """A run in a chat, with its input, its chat, and the person who wrote the input.
+    """A run in a chat, with the chat, the input, and the person who wrote the input.
 
-    A field is empty if its data was deleted.
+    Fields of deleted data are empty.
     """
 
     work: Work
@@ -209,21 +225,17 @@ class ChatWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkCounts:
-    """Numbers of a project's open runs, questions to people, and dead letters."""
+    """The number of open runs, questions to people, and failures in a project."""
 
     open_runs: int = 0
     questions: int = 0
-    given_up: int = 0
-
-    @property
-    def for_people(self) -> int:
-        """Number of questions and failed runs that need a person."""
-        return self.questions + self.given_up
+    failures: int = 0
+    """The number of groups of dead letters of the same agent with the same error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedRun:
-    """A run that waits for its start or for a retry."""
+    """A run that waits for its start or a retry."""
 
     run_id: str
     agent: str
@@ -232,7 +244,7 @@ class QueuedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """The waiting runs and the dead letters of a project, which the project's log does not contain."""
+    """The waiting runs and the dead letters of a project."""
 
     queued: tuple[QueuedRun, ...] = ()
     given_up: frozenset[str] = frozenset()
@@ -240,7 +252,7 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """A message that waits for its reader's next run, and the reason."""
+    """A message that waits for the recipient's next run, and the reason."""
 
     message: int
     project: str
@@ -253,7 +265,10 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """The stored output of a run; `is_cut` means that its beginning is missing."""
+    """The stored output of a run.
+
+    `is_cut` is true if the beginning of the output is missing.
+    """
 
     text: str
     is_cut: bool = False
@@ -275,7 +290,7 @@ class HealthFact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """An active reservation."""
+    """An active reservation of files."""
 
     id: int
     holder: str
@@ -288,7 +303,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReservationConflict:
-    """Two active reservations of different agents that overlap, at least one of them exclusive."""
+    """Two overlapping active reservations of different agents, of which at least one is exclusive."""
 
     first: Held
     """The older of the two reservations."""
@@ -297,7 +312,7 @@ class ReservationConflict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwedMessage:
-    """A message that a recipient has not read, or has not acknowledged although the sender requested it."""
+    """A message that a recipient has not read, or has not acknowledged as requested."""
 
     id: int
     subject: str
@@ -310,7 +325,7 @@ class OwedMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waits:
-    """A chain of agents that wait: each wrote to the next, which has an open run on the message."""
+    """A chain of agents in which each agent waits for the next agent's answer to a message."""
 
     names: tuple[str, ...]
     run_id: str
@@ -333,7 +348,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """The present state of a project, read in one consistent view."""
+    """The current state of a project, read in one consistent view."""
 
     works: Sequence[Work] = ()
     """At most 2,000 open runs: active runs first, then runs that ask, then queued runs."""
@@ -341,10 +356,12 @@ class Floor:
     """Total number of open runs."""
     questions: Sequence[OpenQuestion] = ()
     """Open questions, oldest first."""
+    failed: Sequence[FailedRuns] = ()
+    """The newest failures: dead letters of the same agent with the same error are one."""
+    failed_in_all: int = 0
+    """Number of all failures."""
     given_up: Sequence[Work] = ()
-    """Dead letters, newest first."""
-    given_up_in_all: int = 0
-    """Number of dead letters, up to 500; `given_up` contains only the newest ones."""
+    """The newest run of each of the failures `failed`."""
     waiting: Sequence[Waiting] = ()
     """Messages that wait for their recipient's next run."""
     last_lines: Mapping[str, str] = field(default_factory=dict)
@@ -366,7 +383,7 @@ class Floor:
 
 
 def plain(value: object) -> object:
-    """Return a result as plain JSON data; the times in records of this module become ISO 8601 texts."""
+    """Return a result as JSON-compatible data, with times as ISO 8601 texts."""
     if is_dataclass(value) and not isinstance(value, type):
         return {name: _plain(name, field) for name, field in asdict(value).items()}
     if isinstance(value, Mapping):

@@ -47,7 +47,7 @@ from postroom.stores.store import SqlStore, Transaction
 
 @dataclass(slots=True, kw_only=True)
 class Room:
-    """The number of additional runs that each limit allows at the moment."""
+    """The number of additional runs that the limits allow now."""
 
     limits: tuple[Limit, ...]
     used: Counter[str] = field(default_factory=Counter[str])
@@ -55,11 +55,11 @@ class Room:
     """Scopes in which no run may start now."""
 
     def has(self, tenant: str, key: str) -> bool:
-        """Return whether one more run with this tenant and key may execute."""
+        """Return whether another run with a tenant and a key may execute."""
         return all(self._has(limit, limit.scope(tenant, key)) for limit in self.limits)
 
     def take(self, tenant: str, key: str) -> bool:
-        """Count one more run if it may execute, and return whether it may."""
+        """Return whether another run may execute, and count the run if it may."""
         if not self.has(tenant, key):
             return False
         self.used.update(_scopes(self.limits, tenant, key))
@@ -88,7 +88,7 @@ def room_in(tx: Transaction, limits: tuple[Limit, ...], closed: frozenset[str] =
 
 
 def held_back(tx: Transaction, limits: tuple[Limit, ...], dispatch: RunDispatch) -> Held | None:
-    """Return the limit that prevents a dispatch from starting now; the caller holds the lock of limits."""
+    """Return the limit that prevents a dispatch from starting, or None; the caller locks the limits."""
     room, now = room_in(tx, limits), tx.now()
     for limit in limits:
         scope = limit.scope(dispatch.tenant, dispatch.limit_key)
@@ -109,7 +109,7 @@ def held_back(tx: Transaction, limits: tuple[Limit, ...], dispatch: RunDispatch)
 
 
 def note_start(tx: Transaction, limits: tuple[Limit, ...], dispatch: RunDispatch) -> None:
-    """Record the start of a dispatch for limits on starts; the caller holds the lock of limits."""
+    """Count the start of a dispatch for limits on starts; the caller locks the limits."""
     most: dict[str, int] = {}
     for limit in limits:
         scope = limit.scope(dispatch.tenant, dispatch.limit_key)
@@ -145,7 +145,7 @@ MAILBOX: Final = "postroom"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """A budget with one of its limits that is used up."""
+    """A budget with a used-up limit."""
 
     budget: Budget
     limit: str
@@ -162,7 +162,7 @@ class Reached:
         return f"The budget of {whose}{window} is used up: {used}."
 
     def ticket(self, dispatch: RunDispatch, *, now: int) -> RunWaitingTicket:
-        """Return the question that asks to extend the budget; its id differs for each dispatch."""
+        """Return the question to a person whether the budget may be extended."""
         spent, name = self.spent, f"{BUDGET_TOOL}/{self.spent.scope}/{self.limit}#{dispatch.dispatch_id}"
         until = "" if spent.until is None else f" Otherwise its runs continue at {iso(spent.until)}."
         return RunWaitingTicket(
@@ -184,7 +184,7 @@ class Reached:
 
 
 class Start(Record, frozen=True, kw_only=True):
-    """The decision of limits and budgets about a run that is about to start."""
+    """The decision of limits and budgets about the start of a run."""
 
     held: Held | None = None
     """The reason why the run may not start now, or None if it may start."""
@@ -199,7 +199,10 @@ class Start(Record, frozen=True, kw_only=True):
 
 
 class Budgets:
-    """The budgets of one mailbox; its methods need a transaction that holds the lock of limits."""
+    """The budgets of one mailbox.
+
+    The methods need a transaction that holds the lock of limits.
+    """
 
     def __init__(self, budgets: Sequence[Budget]) -> None:
         self._budgets = tuple(budgets)
@@ -226,10 +229,9 @@ class Budgets:
     ) -> Start:
         """Decide whether a run may start, must ask a question first, or is held.
 
-        A run is held while another run asks, or while the rest of a budget is reserved for other runs; the
-        second reason does not hold a run that a caller waits for (`is_now`). A run whose question was
-        approved starts even if other runs have already used up the approved amount. `starting` counts the
-        runs of each scope that are about to start; a run that may start is added to it.
+        A run is held while another run asks about the budget, or while active runs may use up the budget. A
+        run whose question was approved always starts. `is_now` is true if a caller waits for the run.
+        `starting` counts the starting runs of each scope, and is updated.
         """
         if not is_start(run) or dispatch.has_missed_deadline(now := tx.now()):
             return Start()
@@ -273,7 +275,6 @@ class Budgets:
         ids: dict[BudgetScope, str],
         starting: Counter[str],
     ) -> Held | None:
-        """Return why a run must wait until others end, if the rest of a budget is too small for it."""
         scopes = set[str]()
         for budget, account in counted:
             most = self._most_at_once(budget, spent[account.scope], ids[budget.per])
@@ -289,7 +290,7 @@ class Budgets:
         return None
 
     def learn(self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, wall_ms: int) -> None:
-        """Record the cost of an execution and its steps, to estimate the cost of later runs."""
+        """Record the usage of an execution, to estimate the usage of later runs."""
         ids, cost = _ids(dispatch, run), _costs(used, wall_ms)
         for budget in self._budgets if self._of_costs else ():
             key = (budget.per, ids[budget.per])
@@ -300,7 +301,7 @@ class Budgets:
             self._highest[key] = Spending(scope="", **highest)
 
     def _most_at_once(self, budget: Budget, spent: Spending, whose: str) -> int | None:
-        """Return the number of a budget's runs that may execute at the same time, or None for no limit."""
+        """Return the number of a budget's runs that may execute at once, or None for no limit."""
         limits = {name: limit for name, limit in budget.limits.items() if name != "runs"}
         if not limits or budget.per is BudgetScope.THREAD:
             return None
@@ -317,10 +318,7 @@ class Budgets:
     def spent_by(
         self, dispatch: RunDispatch, run: RunRecord, used: Usage, *, now: int, wall_ms: int = 0
     ) -> tuple[Spending, ...]:
-        """Return the amounts that an execution, or one of its steps, uses of each budget that applies to it.
-
-        Costs are counted only if a budget limits costs.
-        """
+        """Return the amounts that an execution uses of each budget."""
         cost = _costs(used, wall_ms)
         if not self._of_costs or not any(cost.values()):
             return ()
@@ -335,10 +333,6 @@ class Budgets:
 
 
 def _executing(tx: Transaction, per: BudgetScope, whose: str, at_most: int) -> int:
-    """Count the runs of a scope that execute on any server, or will be retried within 10 s.
-
-    A result below `at_most` may include runs of other agents.
-    """
     counted = 0
     for tenant, key, count in tx.runs.dispatches.begun_by_limit():
         is_counted = {BudgetScope.TENANT: tenant == whose, BudgetScope.KEY: key == whose}.get(per, True)
@@ -349,9 +343,9 @@ def _executing(tx: Transaction, per: BudgetScope, whose: str, at_most: int) -> i
 
 
 def is_start(run: RunRecord) -> bool:
-    """Return whether a claimed run starts, or resumes with new input; a retry is not a start.
+    """Return whether a claimed run starts, or resumes after a question about a budget.
 
-    If a run resumes with an answer to its own question, or after sleeping, the result is False.
+    A retry does not count as a start.
     """
     waiting = run.waiting
     if waiting is None:
@@ -360,21 +354,21 @@ def is_start(run: RunRecord) -> bool:
 
 
 def missed_deadline(run: RunRecord, now: int) -> DeadlinePassed | None:
-    """Return the error of a run that asks for permission to start and has missed its deadline, or None."""
+    """Return an error if a run missed its deadline while waiting for approval to start, or None."""
     deadline_at = None if run.activation is None else run.activation.delivery.deadline_at
     is_late = deadline_at is not None and deadline_at < now and run.started_at is None
     return deadline_passed(deadline_at) if is_late and run.status is RunStatus.WAITING else None
 
 
 def late_asking(tx: Transaction) -> list[RunRecord]:
-    """Return the runs that ask a person for permission to start, and have missed their deadline."""
+    """Return the runs that missed their deadline while waiting for approval to start."""
     asking = {item.asked_by for item in tx.runs.threads.asked()}
     runs = [tx.runs.threads.load_run(run_id) for run_id in sorted(asking)]
     return [run for run in runs if run is not None and missed_deadline(run, tx.now()) is not None]
 
 
 def asks(runs: RunTables, spent: Spending) -> bool:
-    """Return whether the run that is recorded as asking for a scope does ask, or is about to."""
+    """Return whether the run that asked about a scope's budget still waits for an answer."""
     run = runs.threads.load_run(spent.asked_by) if spent.asked_by else None
     if run is None or run.status is RunStatus.DONE:
         return False
@@ -385,16 +379,16 @@ def asks(runs: RunTables, spent: Spending) -> bool:
 
 
 def question_about(run: RunRecord, scope: str) -> RunWaitingTicket | None:
-    """Return the open question of a run about the budget of a scope."""
+    """Return the open question of a run about the budget of a scope, or None."""
     return next((ticket for ticket in run.open_tickets if _budget_scope(ticket) == scope), None)
 
 
 def held_threads(
     tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str], starting: Counter[str] | None = None
 ) -> tuple[list[tuple[str, Held]], list[str]]:
-    """Return the threads that budgets hold, and the threads that wait for the end of other runs.
+    """Return the threads that budgets hold, and the threads that wait for active runs of a budget.
 
-    `starting` counts, for each scope, the runs that this decision allows to start.
+    `starting` counts the starting runs of each scope.
     """
     items, crowded = [], []
     for dispatch in tx.runs.dispatches.first_due(thread_ids):
@@ -410,7 +404,7 @@ def held_threads(
 
 
 def hold_threads(tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str]) -> int:
-    """Store which of the threads `thread_ids` are held by a budget; return the number of held threads."""
+    """Store which threads are held by a budget; return the number of held threads."""
     tx.lock(*map(thread_lock, thread_ids), LIMITS)
     items, _ = held_threads(tx, budgets=budgets, thread_ids=thread_ids)
     for thread_id, held in items:
@@ -419,16 +413,15 @@ def hold_threads(tx: Transaction, *, budgets: Budgets, thread_ids: Sequence[str]
 
 
 def begin_to_ask(tx: Transaction, run_id: str, tickets: Sequence[RunWaitingTicket]) -> None:
-    """Store that a run asks its question on behalf of all runs that its budgets hold."""
+    """Store that a run asks about budgets on behalf of all held runs."""
     for scope, until in {(facts["scope"], facts["until"]) for facts in map(_facts, tickets)}:
         tx.runs.threads.put_asker(scope, until, run_id)
 
 
 def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -> None:
-    """Write the effects of answers to a run: an approval extends the budget and resumes all held runs.
+    """Apply answers to questions about budgets.
 
-    `run` already contains the answers. An extension allows the full amount again, no matter how much was
-    overspent.
+    An approval extends the budget by the full amount, and resumes all held runs.
     """
     for answered in answers:
         scope = _budget_scope(answered.ticket)
@@ -451,12 +444,12 @@ def settle(tx: Transaction, run: RunRecord, answers: Sequence[AnsweredTicket]) -
 
 
 def answers_budget(call_ids: Sequence[str]) -> bool:
-    """Return whether a decision may concern a budget, and must be written under the lock of limits."""
+    """Return whether a decision may answer a question about a budget."""
     return any(call_id.startswith(f"{BUDGET_TOOL}/") for call_id in call_ids)
 
 
 def window_ended(scope: str, *, now: int) -> ToolCallResume:
-    """Return the answer that closes a question about a budget whose window has ended."""
+    """Return the decision that closes a question about a budget whose window has ended."""
     return ToolCallResume(
         decision_id=f"{MAILBOX}/{scope}/window-ended",
         action=ResumeDecisionAction.RESUME,
@@ -468,7 +461,7 @@ def window_ended(scope: str, *, now: int) -> ToolCallResume:
 
 
 async def release_abandoned(store: SqlStore) -> None:
-    """Resume runs that wait for an answer which can no longer come, because the asking run has ended.
+    """Resume runs that a budget still holds after the end of the run that asked about the budget.
 
     Raises:
         StoreError: The runs could not be read or written.
@@ -492,13 +485,11 @@ def _of(account: Spending, **spent: int) -> Spending:
 
 
 def _costs(used: Usage, wall_ms: int) -> dict[str, int]:
-    """Return the usage under the names of the limits of a budget."""
     tokens = used.input_tokens + used.output_tokens
     return {"wall_ms": wall_ms, "tokens": tokens, "cost_micros": used.cost_micros}
 
 
 def _approved_scopes(run: RunRecord) -> set[str | None]:
-    """Return the scopes for which a person has approved this run's question."""
     yes = {answered.ticket.ticket_id for answered in run.answered if answered.decision.approved}
     tickets = run.waiting.tickets if run.waiting is not None else ()
     return {_budget_scope(ticket) for ticket in tickets if ticket.ticket_id in yes}
@@ -523,7 +514,6 @@ def _budget_scope(ticket: RunWaitingTicket) -> str | None:
 
 
 def _amount(limit: str, used: int) -> str:
-    """Return an amount as text in its usual unit."""
     match limit:
         # whole seconds from one minute up, otherwise milliseconds, so that a small budget is not "0 of 0"
         case "wall_ms":

@@ -32,7 +32,6 @@ from postroom.contracts.errors import (
     DeadlinePassed,
     ExecutorFailed,
     GiveUp,
-    IllegalTransition,
     InvalidResume,
     InvalidRunner,
     PhaseError,
@@ -42,7 +41,6 @@ from postroom.contracts.errors import (
     RunnerSecretMissing,
     StaleClaim,
     StoreError,
-    VersionConflict,
 )
 from postroom.contracts.events import CanonicalEventDraft
 from postroom.contracts.executor import AgentRunResult
@@ -56,12 +54,14 @@ from postroom.contracts.runs import (
     RunRecord,
     RunStatus,
     RunWaitingState,
+    RunWaitingTicket,
     TerminationKind,
     TerminationReason,
     WaitingReason,
+    agent_of,
 )
 from postroom.contracts.tools import ToolCallResume
-from postroom.contracts.waking import NOWHERE, Accept, ThreadsNeeded
+from postroom.contracts.waking import NOWHERE, Accept, ThreadsNeeded, number_of
 from postroom.dispatch.budgets import (
     Budgets,
     Start,
@@ -127,7 +127,7 @@ _RECONCILIATIONS = {
 
 
 class OutcomeKind(StrEnum):
-    """The result of an execution, which decides whether its dispatch ends or is tried again."""
+    """The kind of result of an execution, which decides whether the run is retried."""
 
     COMPLETED = "completed"
     TRANSIENT_ERROR = "transient_error"
@@ -136,7 +136,7 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxRunOutcome:
-    """The outcome of an execution, with the error's text and the retry delay that a service requested."""
+    """The outcome of an execution, with the error text and a requested retry delay."""
 
     kind: OutcomeKind
     error: str = ""
@@ -148,7 +148,7 @@ class MailboxRunOutcome:
 
     @property
     def metric_label(self) -> str:
-        """The label of this outcome in metrics."""
+        """The label of the outcome in metrics."""
         return self.kind.value
 
 
@@ -162,11 +162,8 @@ def classify(
 ) -> MailboxRunOutcome:
     """Decide how the end of an execution affects the dispatch.
 
-    A result acknowledges the dispatch, no matter how the run ended. The dispatch is also acknowledged if a
-    retry could not help, because the state of the execution caused the failure, or the run has nothing to
-    resume. For a `PostroomError`, `retryable` decides whether the run is retried. An exception that is listed
-    in `give_up_on` is not retried, alone or in a group. After any other exception, and after a failure of the
-    store, the run is retried as often as the dispatch allows.
+    Any result completes the dispatch. A `PostroomError` is retried if the error is `retryable`. Exceptions
+    from outside postroom are retried unless `give_up_on` lists the class.
     """
     if isinstance(ended, AgentRunResult | PhaseError | InvalidResume):
         return COMPLETED
@@ -194,7 +191,10 @@ def _told_by(error: BaseException) -> str:
 
 
 def backoff_ms(config: MailboxConfig, attempt: int) -> int:
-    """Return the maximum delay before attempt `attempt + 1`; it doubles with each attempt, up to a cap."""
+    """Return the maximum delay before the next attempt.
+
+    The delay doubles with each attempt, up to a limit.
+    """
     doublings = min(max(attempt - 1, 0), _MAX_DOUBLINGS)
     return min(config.default_retry_delay_ms << doublings, config.max_retry_delay_ms)
 
@@ -210,8 +210,8 @@ def next_try(
 ) -> tuple[int, int]:
     """Return the delay before the next attempt, and the maximum number of attempts.
 
-    If an outage may have caused the failure, further attempts follow the mailbox's normal ones, with delays
-    of at least `config.outage` in total. A submission that sets its number of attempts gets no further ones.
+    A failure that an outage may have caused is retried for at least `config.outage`, unless the submission
+    sets a number of attempts.
     """
     failed, normal = dispatch.attempt_count + 1, config.default_max_attempts
     most, longest = normal + len(_OUTAGE_SHARES), dispatch.max_attempts
@@ -231,18 +231,16 @@ def next_try(
 
 
 def retry_delay_ms(config: MailboxConfig, attempt: int, random: Random, *, retry_after_ms: int | None) -> int:
-    """Return a random delay before the next attempt, after failure number `attempt`.
+    """Return a random retry delay after attempt number `attempt`.
 
-    The delay is at most the backoff, and at least the delay that the service requested.
-
-    The random delays spread out the retries of runs that failed together ("full jitter",
+    The delay is at most the backoff, but at least `retry_after_ms` ("full jitter",
     https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
     """
     return max(random.randint(0, backoff_ms(config, attempt)), retry_after_ms or 0)
 
 
 class LeaseEnd(StrEnum):
-    """The reason why an execution is stopped from outside."""
+    """The reason why an execution is stopped before its end."""
 
     LOST = "lost"
     GIVEN_UP = "given_up"
@@ -253,7 +251,7 @@ class LeaseEnd(StrEnum):
 
 
 class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
-    """A request to claim a dispatch: consumer, lease, and the rows to write together with the claim."""
+    """A request to claim a dispatch, with the rows to store together with the claim."""
 
     instance_id: str
     """The id of the execution that starts."""
@@ -272,14 +270,14 @@ class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
     """Whether a caller waits for the run, which then starts even if a limit is reached."""
 
     def start(self, tx: Transaction, dispatch: RunDispatch, run: RunRecord | None) -> Start:
-        """Return what limits and budgets decide about a run's start, under the lock of limits."""
+        """Return the decision of limits and budgets about a run's start; the caller locks the limits."""
         held = None if self.is_now else held_back(tx, self.limits, dispatch)
         if held is not None or run is None or self.budgets is None:
             return Start(held=held)
         return self.budgets.start(tx, dispatch, run, is_now=self.is_now)
 
     def is_elsewhere(self, tx: Transaction, thread_id: str) -> bool:
-        """Return whether a thread belongs to a place that this process does not serve."""
+        """Return whether a thread belongs to a place that the process does not serve."""
         if self.places is None:
             return False
         place = tx.runs.dispatches.place(thread_id)
@@ -287,7 +285,7 @@ class ClaimAsk(ClaimRequest, frozen=True, kw_only=True):
 
 
 class Claimed(Record, frozen=True, kw_only=True):
-    """A dispatch that this process has claimed, with its run and messages at the time of the claim."""
+    """A dispatch that the process has claimed, with the run and the messages at the time of the claim."""
 
     dispatch: RunDispatch
     instance_id: str
@@ -306,11 +304,11 @@ class Claimed(Record, frozen=True, kw_only=True):
 
     @property
     def rows(self) -> Beginning:
-        """The dispatch, and the run if the claiming transaction stores it."""
+        """The dispatch and its run; the run is None unless the claim's transaction also stores the run."""
         return self.dispatch, self.run if self.is_first else None
 
     def noted(self, tx: Transaction, asks: ClaimAsk) -> "Claimed":
-        """Write what the start of the run uses of its budgets and, for a new run, the rows of its effects."""
+        """Store the budget usage of the run's start, and the effects of a new run."""
         if self.start is not None and self.run is not None:
             if self.start.asks:
                 begin_to_ask(tx, self.run.run_id, self.start.asks)
@@ -323,7 +321,7 @@ class Claimed(Record, frozen=True, kw_only=True):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Job:
-    """A claimed dispatch with its run, and the state of its execution in this process."""
+    """A claimed dispatch with the run, and the state of the execution in the current process."""
 
     dispatch: RunDispatch
     begun: Claimed
@@ -383,7 +381,10 @@ class Job:
     """Whether the work can pause while its claim is uncertain; if not, the work is stopped."""
 
     def stop(self, end: LeaseEnd) -> None:
-        """Stop the execution for this reason; the first call determines the reason."""
+        """Stop the execution for a reason.
+
+        Only the first call determines the reason.
+        """
         if self.end is None:
             self.end = end
             if self.stops is not None:
@@ -400,7 +401,7 @@ class WorkerStatus(StrEnum):
 
 @dataclass(slots=True, kw_only=True)
 class MailboxWorker:
-    """The worker of one thread in this process, which executes the thread's runs."""
+    """The worker of one thread in the current process, which executes the thread's runs."""
 
     status: WorkerStatus = WorkerStatus.IDLE
     job: Job | None = None
@@ -424,12 +425,12 @@ class MailboxWorker:
 
     @property
     def dispatch_id(self) -> str | None:
-        """The id of the dispatch that is executing."""
+        """The id of the executing dispatch, or None for an idle worker."""
         return None if self.job is None else self.job.dispatch.dispatch_id
 
     @property
     def run_id(self) -> str | None:
-        """The id of the run that is executing, or None if there is none."""
+        """The id of the executing run, or None for an idle worker."""
         return None if self.job is None else self.job.dispatch.run_id
 
     def expect(self, tenant: str) -> None:
@@ -439,7 +440,7 @@ class MailboxWorker:
 
 
 class Workers:
-    """The workers of this process, keyed by thread."""
+    """The workers of the current process, keyed by thread."""
 
     def __init__(self) -> None:
         self._workers: dict[str, MailboxWorker] = {}
@@ -453,20 +454,20 @@ class Workers:
         return len(self._workers)
 
     def get(self, thread_id: str) -> MailboxWorker | None:
-        """Return the worker of a thread."""
+        """Return the worker of a thread, or None."""
         return self._workers.get(thread_id)
 
     def get_or_create(self, thread_id: str) -> MailboxWorker:
-        """Return the worker of a thread; if there is none, create an idle one."""
+        """Return the worker of a thread, and create a missing worker."""
         worker = self._workers.get(thread_id)
         if worker is None:
             worker = self._workers[thread_id] = MailboxWorker()
         return worker
 
     def stop(self, id: str, *, is_told: bool = False) -> bool:
-        """Cancel the execution with this dispatch, run or thread id; return False if there is none.
+        """Cancel an execution; return False if nothing was executing.
 
-        If the executor was already asked to end, the execution is not stopped, but ends by itself.
+        `id` is a dispatch, run or thread id. `is_told` is true if the executor was already asked to end.
         """
         for thread_id, worker in self.executing.items():
             if worker.job is not None and id in (thread_id, worker.run_id, worker.dispatch_id):
@@ -477,7 +478,7 @@ class Workers:
         return False
 
     def give_way(self, dispatch_id: str) -> bool:
-        """Stop the execution of a dispatch in favour of a submission; return False if there is none."""
+        """Stop the execution of a dispatch for a submission; return False if nothing was executing."""
         for worker in self.executing.values():
             if worker.job is not None and worker.dispatch_id == dispatch_id:
                 worker.job.stop(LeaseEnd.GAVE_WAY)
@@ -485,11 +486,9 @@ class Workers:
         return False
 
     def cancel(self, dispatch_id: str, tell: Callable[[str], bool]) -> bool:
-        """Cancel the execution of this dispatch; return False if there is none.
+        """Cancel the execution of a dispatch; return False if nothing was executing.
 
         `tell` asks the executor to end the run. If no executor accepts the request, the execution is stopped.
-        An execution that was cancelled before is not stopped again, because it is already ending and storing
-        its output.
         """
         known_jobs = (worker.job for worker in self.executing.values() if worker.dispatch_id == dispatch_id)
         is_ending = any(job is not None and job.is_cancelled for job in known_jobs)
@@ -500,7 +499,7 @@ class Workers:
         return [thread_id for thread_id, worker in self._workers.items() if _rests(worker)]
 
     def forget(self, thread_id: str) -> None:
-        """Remove a worker if it is still idle."""
+        """Remove the worker of a thread if the worker is still idle."""
         worker = self._workers.get(thread_id)
         if worker is not None and _rests(worker):
             del self._workers[thread_id]
@@ -511,7 +510,7 @@ def _rests(worker: MailboxWorker) -> bool:
 
 
 class Ending(Record, frozen=True, kw_only=True):
-    """The writes of a transaction that ends a run."""
+    """The rows that were stored by a transaction that ends a run."""
 
     run: RunRecord | None = None
     leaves_waiting: bool = True
@@ -529,9 +528,9 @@ class Ending(Record, frozen=True, kw_only=True):
 
 
 def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | Held | None:
-    """Claim and start the thread's next due dispatch, or return what prevents it from starting.
+    """Claim and start the thread's next due dispatch, or return the limit that prevents the start.
 
-    The caller holds the lock of the thread and, if there are limits or budgets, the lock of limits.
+    The caller locks the thread and the limits.
     """
     claimed = _next(tx, thread_id, asks, tx.runs.dispatches.due(thread_id))
     start = None if claimed is None else claimed.start
@@ -543,7 +542,6 @@ def claimed_next(tx: Transaction, thread_id: str, asks: ClaimAsk) -> Claimed | H
 
 
 def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | None) -> Claimed | None:
-    """Return a claim on a due dispatch, or None if no dispatch is due; the caller stores the claim."""
     if due is None or (asks.places is not None and asks.is_elsewhere(tx, thread_id)):
         return None
     claimed = due.claim(token=tx.new_id(), consumer=asks.consumer, lease_ms=asks.lease_ms, now=tx.now())
@@ -551,10 +549,7 @@ def _next(tx: Transaction, thread_id: str, asks: ClaimAsk, due: RunDispatch | No
 
 
 def begun_in(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed:
-    """Start a claimed dispatch in this transaction, if possible.
-
-    If the dispatch cannot be started here, the execution reports the reason later.
-    """
+    """Start a claimed dispatch in the current transaction, if possible."""
     return _begin(tx, _looked_up(tx, claimed, asks), asks)
 
 
@@ -594,7 +589,7 @@ def _looked_up(tx: Transaction, claimed: RunDispatch, asks: ClaimAsk) -> Claimed
 
 
 class Completion:
-    """Writes the start and the end of executions."""
+    """Stores the start and the end of executions."""
 
     def __init__(
         self,
@@ -610,7 +605,7 @@ class Completion:
         """
 
     async def begin(self, job: Job) -> None:
-        """Store that an execution has started; a run that was only prepared is now running.
+        """Store that an execution has started.
 
         Raises:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
@@ -648,9 +643,9 @@ class Completion:
         spends: tuple[Spending, ...] = (),
         asks: ClaimAsk | None = None,
     ) -> None:
-        """Store how an execution ended, acknowledge its dispatch, and claim the thread's next on request.
+        """Store the end of an execution, and claim the thread's next dispatch on request.
 
-        If the store is unavailable, the write is repeated.
+        The write is repeated while the store is unavailable.
 
         Raises:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
@@ -688,26 +683,22 @@ class Completion:
             await job.sink.emit(finish_event(dispatch, result.termination, result.response))
 
     def _end_in(self, tx: Transaction, job: Job, accept: Accept) -> Ending | StaleClaim:
-        """End the run with its result, and claim the thread's next dispatch; the caller locks the thread.
-
-        If the executor commits its own steps, it has already stored the end; otherwise, the answer is stored
-        here.
-        """
         core, dispatch, asks, result = self._core, job.dispatch, job.asks, job.result
         thread_id = dispatch.thread_id
         looks = [state_look(thread_id, run_id=dispatch.run_id, owned=dispatch.dispatch_id)]
         if job.has_followers and asks is not None:
             looks.append(due_look(thread_id, job.ended_at, dispatch))
         state = tx.runs.state(*looks)
-        run, commands = state.run, commands_in(tx, dispatch) if state.has_commands else []
-        is_asked = state.has_commands and (run is None or run.status is not RunStatus.DONE)
-        is_cancelled = is_asked and any(command.cancels for command in commands)
-        if is_cancelled:
-            result = replace(result, termination=TerminationReason.cancelled(), waiting=None)
-        answer = ended = None
+        run, commands = state.run, commands_in(tx, dispatch.dispatch_id) if state.has_commands else []
+        cancelled = cancelled_by(commands) if commands and not (run and not run.is_open) else None
+        if is_cancelled := cancelled is not None:
+            result = replace(result, termination=cancelled, waiting=None)
+        answer = ended = following = None
         if run is not None and (is_cancelled or is_left_open(run, dispatch)):
-            run, answer = as_ended(run, dispatch, result, job.answer_id, now=tx.now())
-            if run.waiting and core.effects and (why := core.effects.why_not_wait(tx, run)):
+            run, result = _still_asking(run, result, commands, now=tx.now()) if run.waiting else (run, result)
+            run, answer = as_ended(run, dispatch, result, job.answer_id, now=tx.now(), commands=commands)
+            is_asking = run.waiting and not any(command.decisions for command in commands)
+            if is_asking and core.effects and (why := core.effects.why_not_wait(tx, run)):
                 result = replace(result, termination=TerminationReason.cancelled(why), waiting=None)
                 run = run.ended(result.termination, now=tx.now())
             ended = run
@@ -717,7 +708,6 @@ class Completion:
                 dispatch.claim_proof, lambda row, now: row.record_run_result(ends, now=now).acked(now=now)
             )
             return acked if isinstance(acked, StaleClaim) else Ending()
-        following = None
         is_done = not commands and run.status is RunStatus.DONE
         if asks is not None and asks.budgets is None and state.queued and is_done:  # budgets see this end
             due = tx.runs.dispatches.due(thread_id, behind=dispatch, now=job.ended_at)
@@ -741,7 +731,7 @@ class Completion:
         tx.tell(*((WORK,) if core.config.limits or core.budgets.holds_back else ()))
         if core.effects is not None:
             core.effects.write(tx, run, accept)
-        tells, unasked = self._resume_if_possible(tx, dispatch, run, commands) if commands else (None, ())
+        tells, unasked = self._resume_if_possible(tx, dispatch, commands) if commands else (None, ())
         claimed: Claimed | Held | None = None
         if asks is not None and (following is not None or done.leaves_queued or tells is not None):
             claimed = following.noted(tx, asks) if following else claimed_next(tx, thread_id, asks)
@@ -755,11 +745,7 @@ class Completion:
         )
 
     def _ended_before(self, tx: Transaction, job: Job, run: RunRecord) -> Ending | None:
-        """Return the writes of an earlier attempt that stored this end but lost its reply, or None otherwise.
-
-        A dispatch that the earlier attempt claimed is claimed again, unless its run was asked to end after
-        that.
-        """
+        """Return the rows of an earlier attempt to store the end, or None."""
         queue, asks = tx.runs.dispatches, job.asks
         row = queue.load(job.dispatch.dispatch_id)
         is_done = row is not None and row.status is RunDispatchStatus.ACKED
@@ -776,22 +762,23 @@ class Completion:
         return Ending(run=run, next=claimed_next(tx, after.thread_id, asks), tells=report)
 
     def _resume_if_possible(
-        self, tx: Transaction, dispatch: RunDispatch, run: RunRecord, asked: Sequence[LiveRunCommand]
+        self, tx: Transaction, dispatch: RunDispatch, asked: Sequence[LiveRunCommand]
     ) -> tuple[Callable[[], Awaitable[None]] | None, tuple[str, ...]]:
-        """Resume the run if its question is already decided; return a publisher and ids of other calls."""
+        """Resume a waiting run with decisions that arrived early."""
         tx.runs.dispatches.drop_commands(dispatch.dispatch_id)
-        if run.status is not RunStatus.WAITING:
+        run = tx.runs.threads.load_run(dispatch.run_id)  # effects may have written its questions
+        if run is None or run.status is not RunStatus.WAITING:
             return None, ()
-        open_calls = {ticket.tool_call_id for ticket in run.open_tickets}
+        calls = {ticket.tool_call_id for ticket in run.waiting.tickets} if run.waiting is not None else ()
         decisions = [decision for command in asked for decision in command.decisions]
-        wanted = [decision for decision in decisions if decision[0] in open_calls]
-        unasked = tuple(call for call, _ in decisions if call not in open_calls)
+        wanted = [decision for decision in decisions if decision[0] in calls]
+        unasked = tuple(call for call, _ in decisions if call not in calls)
         return self.submissions.resumed_in(tx, run, wanted) if wanted else None, unasked
 
     async def try_later(
         self, job: Job, outcome: MailboxRunOutcome, failed: CanonicalEventDraft | None = None
     ) -> bool:
-        """Requeue the dispatch with a delay; return False after the last attempt."""
+        """Queue the dispatch again with a delay; return False after the last attempt."""
         core, dispatch = self._core, job.dispatch
         delay, most = next_try(
             core.config,
@@ -831,7 +818,7 @@ class Completion:
         cause: CanonicalEventDraft | None = None,
         code: str | None = None,
     ) -> None:
-        """Make the dispatch a dead letter and end its run with the error, in one transaction."""
+        """Make the dispatch a dead letter and end the run with an error, in one transaction."""
         await self._tell_failure(dispatch, sink, error)
         failed = RunDispatchResult(
             run_id=dispatch.run_id,
@@ -849,9 +836,9 @@ class Completion:
         await self._move_dispatch("dead_letter", dispatch, given_up, outcome=outcome, failed=cause)
 
     async def put_back(self, claimed: RunDispatch, error: Exception) -> bool:
-        """Requeue a dispatch that failed before its execution; return False after the last attempt.
+        """Queue a dispatch again after a failure before the execution.
 
-        The failure counts as an attempt.
+        Return False if no attempt is left.
         """
         attempts = claimed.attempt_count + 1
         delay, outcome = backoff_ms(self._core.config, attempts), classify(error)
@@ -870,9 +857,9 @@ class Completion:
         return row.status is RunDispatchStatus.QUEUED
 
     async def release(self, claimed: RunDispatch, delay_ms: int = 0) -> bool:
-        """Requeue a claimed dispatch, due after `delay_ms`, without counting an attempt.
+        """Queue a claimed dispatch again after `delay_ms`, without counting an attempt.
 
-        Return False if the dispatch has ended because its run was cancelled.
+        Return False if the dispatch has ended because the run was cancelled.
 
         Raises:
             StaleClaim: The claim has ended; nothing was written.
@@ -886,7 +873,7 @@ class Completion:
         return row.status is RunDispatchStatus.QUEUED
 
     async def stop(self, claimed: RunDispatch) -> None:
-        """Requeue a dispatch whose execution ends because its server stops; count an interruption.
+        """Queue a dispatch again when the server stops, and count an interruption.
 
         Raises:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
@@ -894,11 +881,9 @@ class Completion:
         await self._move_dispatch("release", claimed, lambda row, now: row.stopped(now=now), why="stopped")
 
     async def cut_off(self, claimed: RunDispatch) -> bool:
-        """Requeue a dispatch whose execution was stopped because its claim was uncertain.
+        """Queue a stopped dispatch again, and count an interruption.
 
-        The stop is counted as an interruption.
-
-        Return False if the dispatch was not requeued.
+        Return True if the dispatch is queued again, or False if it ended, for example as a dead letter.
 
         Raises:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
@@ -909,7 +894,7 @@ class Completion:
         return row.status is RunDispatchStatus.QUEUED
 
     async def taken_back(self, row: RunDispatch) -> RunDispatch:
-        """Requeue a dispatch that an exited process had claimed; count an interruption.
+        """Queue the dispatch of an exited process again, and count an interruption.
 
         Raises:
             StaleClaim: The dispatch was superseded, which is now stored.
@@ -919,16 +904,17 @@ class Completion:
         )
 
     def reclaimed_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
-        """Release a dispatch if its lease has expired; the caller locks its thread. Return None otherwise.
+        """Release a dispatch with an expired lease; return None if the lease has not expired.
 
-        If the dispatch becomes a dead letter, or its run was asked to end, the run ends in the same
-        transaction.
+        The caller locks the thread.
         """
-        row = tx.runs.dispatches.reclaim(dispatch_id, counts=not is_cancelled(tx, dispatch_id))
+        row = tx.runs.dispatches.reclaim(
+            dispatch_id, counts=cancelled_by(commands_in(tx, dispatch_id)) is None
+        )
         return None if row is None else self.ended_in(tx, apply_stored_commands(tx, row))
 
     async def withdrawn(self, dispatch_id: str) -> RunDispatch | None:
-        """Withdraw a dispatch and end its run in one transaction; return None if it was not queued."""
+        """Withdraw a queued dispatch and end the run; return None if the dispatch was not queued."""
 
         def cancel(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
             thread_id = tx.runs.dispatches.thread_of(dispatch_id)
@@ -940,16 +926,18 @@ class Completion:
         done = await self._core.observed("cancel", self._core.store.write(cancel))
         return None if done is None else await self.told_withdrawn(*done)
 
-    def withdrawn_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
-        """Withdraw a dispatch and end its run; return None if it was not queued. The thread is locked.
+    def withdrawn_in(
+        self, tx: Transaction, dispatch_id: str, reason: str | None = None
+    ) -> tuple[RunDispatch, RunRecord | None] | None:
+        """Withdraw a queued dispatch and end the run; return None if the dispatch was not queued.
 
-        The caller must call `told_withdrawn` after the commit.
+        The caller locks the thread, and calls `told_withdrawn` after the commit.
         """
-        row = tx.runs.dispatches.cancel(dispatch_id)
+        row = tx.runs.dispatches.cancel(dispatch_id, reason)
         return None if row is None else self.ended_in(tx, row)
 
     async def end_late(self) -> None:
-        """End the runs that missed their deadline while they were queued or asked to start."""
+        """End the runs that missed their deadline before the start."""
         core = self._core
 
         def end(tx: Transaction, late: Sequence[RunDispatch]) -> EndedRuns:
@@ -978,7 +966,7 @@ class Completion:
                 await self.told_cancelled(asking, "dead_letter")
 
     async def told_withdrawn(self, dispatch: RunDispatch, ended: RunRecord | None) -> RunDispatch:
-        """Count a withdrawn run in the metrics; if it asked on behalf of several runs, let another ask."""
+        """Publish the end of a withdrawn run after the commit."""
         cancelled = self.told(dispatch, ended)
         await self._pass_on_question()
         await self._events.dispatch_happened("RunCancelled", cancelled)
@@ -987,10 +975,9 @@ class Completion:
     def ended_in(
         self, tx: Transaction, dispatch: RunDispatch, accept: Accept | None = None
     ) -> tuple[RunDispatch, RunRecord | None]:
-        """End a run in the transaction that ends its dispatch unacknowledged, under the thread's lock.
+        """End a run in the transaction that ends the run's dispatch without an acknowledgement.
 
-        If the run already has another dispatch, the run continues with that one. Return the stored dispatch
-        and the ended run; the caller must call `told` after the commit.
+        Return the stored dispatch and the ended run. The caller must call `told` after the commit.
         """
         if dispatch.status not in _RECONCILIATIONS or dispatch.reconciled:
             return dispatch, None
@@ -1005,6 +992,7 @@ class Completion:
                 now=tx.now(),
                 dispatch_id=dispatch.dispatch_id,
                 has_read=has_read,
+                unread_ids=self._unread_ids(tx, dispatch),
             )
             effects = self._core.effects
             drafts = () if effects is None else tuple(effects.of(tx, ended))
@@ -1012,12 +1000,22 @@ class Completion:
             if effects is not None:
                 effects.write(tx, ended, accept)
                 if run.waiting is not None and not has_read:
-                    effects.withdraw(tx, run)
+                    effects.withdraw(tx, run, has_begun=dispatch.claimed_at is not None)
         tx.runs.dispatches.mark_reconciled([dispatch.dispatch_id])
         return replace(dispatch, reconciled=True), ended
 
+    def _unread_ids(self, tx: Transaction, dispatch: RunDispatch) -> set[str]:
+        """Return the ids of the decisions that a run's executor has not read; remove the run's commands."""
+        commands = commands_in(tx, dispatch.dispatch_id)
+        if not commands:
+            return set()
+        tx.runs.dispatches.drop_commands(dispatch.dispatch_id)
+        if self._core.executor.commits_steps(dispatch.thread_id):
+            return set()
+        return {decision.decision_id for command in commands for _, decision in command.decisions}
+
     def told(self, dispatch: RunDispatch, ended: RunRecord | None, outcome: str = "") -> RunDispatch:
-        """Count a run that ended with its dispatch, and announce that its effects are stored."""
+        """Count an ended run in the metrics after the commit, and notify the run's effects."""
         if ended is not None:
             operation, usual = _RECONCILIATIONS[dispatch.status]
             self._core.metrics.happened(operation)
@@ -1032,7 +1030,10 @@ class Completion:
         return replace(interrupt, superseded_dispatches=tuple(row for row, _ in ended)), ended
 
     async def reconcile(self, dispatch_id: str) -> None:
-        """End the run of an ended dispatch that this process no longer owns; a failure is only logged."""
+        """End the run of an ended dispatch that the process no longer owns.
+
+        Errors are logged, not raised.
+        """
         core = self._core
         try:
             row = await core.dispatches.load_dispatch(dispatch_id)
@@ -1061,26 +1062,6 @@ class Completion:
             if not fresh:
                 break
 
-    async def cancel_waiting(self, run: RunRecord, reason: str | None = None) -> bool:
-        """End a run that waits for a person; return False if it has changed since it was read."""
-        core = self._core
-
-        def cancel(tx: Transaction) -> RunRecord | None:
-            tx.lock(thread_lock(run.thread_id))
-            cancelled = TerminationReason.cancelled(reason)
-            return self.cancelled_in(tx, run.run_id, seen=run, termination=cancelled)
-
-        try:
-            cancelled = await core.observed("cancel_waiting_run", core.store.write(cancel, key=run.thread_id))
-        except (IllegalTransition, VersionConflict):
-            _LOG.info("run.went_on_meanwhile", run_id=run.run_id)
-            return False
-        if cancelled is None:
-            return False
-        await self.told_cancelled(cancelled)
-        await self.submissions.after_run(run.thread_id)
-        return True
-
     def cancelled_in(
         self,
         tx: Transaction,
@@ -1089,11 +1070,10 @@ class Completion:
         seen: RunRecord | None = None,
         termination: TerminationReason | None = None,
     ) -> RunRecord | None:
-        """End a run that waits for a person, under the thread's lock; return None if it does not wait.
+        """End a run that waits for a person, under the thread's lock; return None if the run does not wait.
 
-        The run ends as cancelled unless `termination` states another reason.
-
-        Return the run in its state before the change; the caller must call `told_cancelled` after the commit.
+        The run ends as cancelled unless `termination` states another reason. Return the run in its state
+        before the change. The caller must call `told_cancelled` after the commit.
         """
         run = seen or tx.runs.threads.load_run(run_id)
         is_asking = (
@@ -1114,11 +1094,11 @@ class Completion:
         tx.tell(WORK)  # the thread's other work can start now
         if effects is not None:
             effects.write(tx, ended, None)
-            effects.withdraw(tx, run)
+            effects.withdraw(tx, run, has_begun=row is not None and has_read)
         return run
 
     async def told_cancelled(self, run: RunRecord, outcome: str = "cancelled") -> None:
-        """Count a waiting run that has ended; if it asked on behalf of several runs, another run asks."""
+        """Publish the end of a waiting run after the commit."""
         if self._core.effects is not None:
             self._core.effects.stored(run)
         self._core.metrics.runs.add(outcome)
@@ -1126,7 +1106,7 @@ class Completion:
         await self._events.waiting_cancelled(run)
 
     async def _pass_on_question(self) -> None:
-        """Let another run ask if the ended run asked on behalf of several; the sweep retries a failure."""
+        """Let another run ask about a budget after the end of the run that asked."""
         if not self._core.has_budgets:
             return
         try:
@@ -1144,11 +1124,6 @@ class Completion:
         failed: CanonicalEventDraft | None = None,
         why: _Why = "failed",
     ) -> RunDispatch:
-        """Change the state of a dispatch that this process claimed; store the execution's error, if any.
-
-        If the change ends the dispatch, it also ends the run. The metrics count the ended run under
-        `outcome`.
-        """
         core = self._core
         written: list[tuple[RunDispatch, RunRecord | None]] = []
 
@@ -1160,7 +1135,9 @@ class Completion:
             if written and tx.runs.dispatches.load(dispatch.dispatch_id) == written[0][0]:
                 return written[0]  # the write succeeded; only its reply was lost
             step = move
-            if is_cancelled(tx, dispatch.dispatch_id):  # the run is cancelled, whatever its result is
+            if cancelled_by(
+                commands_in(tx, dispatch.dispatch_id)
+            ):  # the run is cancelled, whatever its result is
                 step = lambda row, now: row.released(now=now)  # noqa: E731 - selects one of two functions
             row = tx.runs.dispatches.move_owned(dispatch.claim_proof, step)
             if isinstance(row, StaleClaim):
@@ -1180,7 +1157,6 @@ class Completion:
         return self.told(row, ended, outcome)
 
     async def _written_end(self, operation: str, thread_id: str, change: Callable[..., T | StaleClaim]) -> T:
-        """Write the end of a run, and lock the threads whose runs read its answer."""
         write: Awaitable[T] = self._core.store.write(change, key=thread_id)
         thread_ids = frozenset[str]()
         while True:
@@ -1195,58 +1171,63 @@ class Completion:
         await sink.emit(finish_event(dispatch, TerminationReason.error(error), None))
 
 
-def is_cancelled(tx: Transaction, dispatch_id: str) -> bool:
-    """Return whether a cancel command for this dispatch's active run is stored."""
-    commands = tx.runs.dispatches.commands((dispatch_id,))
-    return any(command.cancels for _, command in commands)
-
-
-def commands_in(tx: Transaction, dispatch: RunDispatch) -> list[LiveRunCommand]:
+def commands_in(tx: Transaction, dispatch_id: str) -> list[LiveRunCommand]:
     """Return the stored commands for the run of an active dispatch."""
-    return [command for _, command in tx.runs.dispatches.commands((dispatch.dispatch_id,))]
+    return [command for _, command in tx.runs.dispatches.commands((dispatch_id,))]
+
+
+def cancelled_by(commands: Sequence[LiveRunCommand]) -> TerminationReason | None:
+    """Return the end of a run that one of its stored commands cancels, or None if none does."""
+    reasons = (command.reason for command in commands if command.cancels)
+    return next(map(TerminationReason.cancelled, reasons), None)
 
 
 def apply_stored_commands(tx: Transaction, row: RunDispatch) -> RunDispatch:
-    """Apply the stored commands of an active run when its dispatch is requeued, under the thread's lock.
+    """Apply the stored commands of an active run when the dispatch is queued again.
 
-    A run that was asked to end is withdrawn. A run that has not read its decisions gets them when it
-    restarts.
+    A cancelled run is withdrawn. Unread decisions are kept for the next execution, which is not due before
+    these decisions are final. The caller locks the thread.
     """
-    commands = commands_in(tx, row)
-    if not commands:
+    commands = commands_in(tx, row.dispatch_id)
+    if not commands or row.status is not RunDispatchStatus.QUEUED:
         return row
+    if (end := cancelled_by(commands)) is not None:  # the end of the run reads its other commands
+        return tx.runs.dispatches.cancel(row.dispatch_id, end.value) or row
     tx.runs.dispatches.drop_commands(row.dispatch_id)
-    if row.status is not RunDispatchStatus.QUEUED:
-        return row
-    if any(command.cancels for command in commands):
-        return tx.runs.dispatches.cancel(row.dispatch_id) or row
     run = tx.runs.threads.load_run(row.run_id)
     if run is not None and owns(row, run):
         decisions = [decision for command in commands for decision in command.decisions]
         tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=with_decisions(run, decisions)))
+        due = max([row.available_at, *(decision.held_until for _, decision in decisions)])
+        if due > max(row.available_at, tx.now()):
+            return tx.runs.dispatches.put(replace(row, available_at=due))
     return row
 
 
 def with_decisions(run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]) -> RunRecord:
-    """Return a copy of the run with its unused decisions, which it gets at its next execution."""
+    """Return a copy of the run with unread decisions for the next execution."""
     snapshot = run.activation
     if snapshot is None:
         return run
-    answered_tickets = [
-        AnsweredTicket(ticket=ticket, decision=decision)
-        for call, decision in decisions
-        for ticket in run.open_tickets
-        if ticket.tool_call_id == call
-    ]
     seeded = (
         *snapshot.seeded_decisions,
         *(decision for decision in decisions if decision not in snapshot.seeded_decisions),
     )
     return replace(
         run,
-        answered=(*run.answered, *answered_tickets),
+        answered=(*run.answered, *answers_of(run, decisions)),
         activation=replace(snapshot, seeded_decisions=seeded),
     )
+
+
+def answers_of(run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]) -> list[AnsweredTicket]:
+    """Return the open questions of a run that the decisions answer, each with its answer."""
+    return [
+        AnsweredTicket(ticket=ticket, decision=decision)
+        for call, decision in decisions
+        for ticket in run.open_tickets
+        if ticket.tool_call_id == call
+    ]
 
 
 def convert_result(
@@ -1267,18 +1248,63 @@ def convert_result(
 
 
 def is_left_open(run: RunRecord, dispatch: RunDispatch) -> bool:
-    """Return whether the run is open, so that this dispatch must be executed further."""
+    """Return whether the run is still open, so that the dispatch must be executed further."""
     if run.status is RunStatus.WAITING:
         return run.waiting is None or run.waiting.since_dispatch_id != dispatch.dispatch_id
     return run.status is not RunStatus.DONE
 
 
-def as_ended(
-    run: RunRecord, dispatch: RunDispatch, result: AgentRunResult, answer_id: str | None, *, now: int
-) -> tuple[RunRecord, Message | None]:
-    """Return the run in its state after an execution with this result, and its answer as a message.
+def _still_asking(
+    run: RunRecord, result: AgentRunResult, commands: Sequence[LiveRunCommand], *, now: int
+) -> tuple[RunRecord, AgentRunResult]:
+    """Return a run and the result of its turn, with all questions for which the run waits after this turn.
 
-    `answer_id` is None if there is no answer, or if the executor has stored the answer.
+    The run was resumed by an answer. If it asks a person again, its open questions stay open, and a question
+    that it has asked again is closed. If another answer arrived in this turn, the run continues with it.
+    """
+    calls = {call for command in commands for call, _ in command.decisions}
+    former = run.waiting.tickets if run.waiting is not None else ()
+    late = [ticket for ticket in former if ticket.tool_call_id in calls]
+    waiting, end = result.waiting, result.termination.type
+    if waiting is None and (
+        end is TerminationKind.SUSPENDED or (late and end is TerminationKind.NATURAL_END)
+    ):
+        waiting = RunWaitingState(reason=WaitingReason.USER_INPUT, message=result.response or None)
+    if waiting is None:
+        return run, result
+    new = {ticket.question: ticket for ticket in waiting.tickets}
+    calls = {ticket.tool_call_id for ticket in waiting.tickets}
+    kept, answered, whose = list[RunWaitingTicket](), list[AnsweredTicket](), agent_of(run.thread_id)
+    for ticket in former:
+        is_open = ticket in run.open_tickets and ticket.tool_name != BUDGET_TOOL and not ticket.goes_on(now)
+        if not (ticket in late or is_open):
+            continue
+        again = None if ticket in late else new.get(ticket.question)
+        if again is None or (again.tool_call_id, again.asked) == (ticket.tool_call_id, ticket.asked):
+            kept.append(ticket)
+        elif ticket.tool_call_id not in calls:
+            name, number = whose[1] if whose else "the agent", number_of(run.run_id, again)
+            answered.append(AnsweredTicket.asked_again(ticket, name, number, now=now))
+    run = replace(run, answered=(*run.answered, *answered))
+    calls = {ticket.tool_call_id for ticket in kept}
+    tickets = [ticket for ticket in waiting.tickets if ticket.tool_call_id not in calls]
+    waiting = replace(waiting, tickets=(*tickets, *kept))
+    return run, replace(result, waiting=waiting, termination=TerminationReason.suspended())
+
+
+def as_ended(
+    run: RunRecord,
+    dispatch: RunDispatch,
+    result: AgentRunResult,
+    answer_id: str | None,
+    *,
+    now: int,
+    commands: Sequence[LiveRunCommand] = (),
+) -> tuple[RunRecord, Message | None]:
+    """Return the run after an execution, and the answer as a message.
+
+    `answer_id` is None if no answer has to be stored. `commands` are the stored commands of the run, whose
+    decisions the run has not read.
     """
     answer, waiting = None, result.waiting
     if answer_id is not None:
@@ -1301,7 +1327,9 @@ def as_ended(
         dispatch_id=dispatch.dispatch_id,
     )
     if waiting is None:
-        return after.ended(result.termination, now=now), answer
+        given = [decision for command in commands for decision in command.decisions] if commands else ()
+        unread_ids = [decision.decision_id for _, decision in given] if given else ()
+        return after.ended(result.termination, now=now, unread_ids=unread_ids), answer
     is_held = waiting.tickets and all(ticket.tool_name == BUDGET_TOOL for ticket in waiting.tickets)
     waits = replace(
         after,
@@ -1323,15 +1351,16 @@ def finish_event(dispatch: RunDispatch, termination: TerminationReason, response
 
 
 def owns(dispatch: RunDispatch, run: RunRecord) -> bool:
-    """Return whether a run ends when this dispatch ends."""
+    """Return whether a run ends together with a dispatch."""
     is_its = run.thread_id == dispatch.thread_id and run.dispatch_id in (None, dispatch.dispatch_id)
     return is_its and run.is_open
 
 
 def derive_termination(dispatch: RunDispatch) -> TerminationReason:
-    """Return why a run ended, derived from how its dispatch ended."""
-    if dispatch.status is RunDispatchStatus.DEAD_LETTER:
-        if dispatch.termination is not None and dispatch.termination.type is TerminationKind.ERROR:
-            return dispatch.termination
+    """Return the reason for a run's end, derived from the end of its dispatch."""
+    is_dead, end = dispatch.status is RunDispatchStatus.DEAD_LETTER, dispatch.termination
+    if end is not None and end.type is (TerminationKind.ERROR if is_dead else TerminationKind.CANCELLED):
+        return end
+    if is_dead:
         return TerminationReason.error(dispatch.run_error or dispatch.last_error or "dead letter")
     return TerminationReason.cancelled()

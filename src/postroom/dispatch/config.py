@@ -60,7 +60,7 @@ _NOT_NEGATIVE = (
 class MailboxConfig:
     """The settings of a mailbox.
 
-    A duration is a `timedelta` or a number of seconds; if the name ends with `_ms`, a number of milliseconds.
+    Settings whose names end with `_ms` are in milliseconds; other durations are a `timedelta` or seconds.
 
     Raises:
         ConfigError: A setting has the wrong type, or is too small.
@@ -213,14 +213,13 @@ class MailboxConfig:
 
 @cache
 def _kinds() -> dict[str, tuple[type[Any], ...]]:
-    """Return the permitted types of each setting, without the item types of tuples."""
     hints = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(MailboxConfig).items()}
     return {name: kinds for name, kinds in hints.items() if set(kinds) <= set(_KINDS)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupRecoveryConfig:
-    """The number of times that recovery is tried before `start_lifecycle_ready` fails."""
+    """The retry settings for the recovery at startup."""
 
     max_attempts: int = 1
     retry_delay: timedelta = timedelta(milliseconds=250)
@@ -228,7 +227,7 @@ class StartupRecoveryConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxLifecycleConfig:
-    """Settings for the background work of a mailbox."""
+    """The settings for the background work of a mailbox."""
 
     startup_delay: timedelta = timedelta(0)
     startup_recovery: StartupRecoveryConfig = field(default_factory=StartupRecoveryConfig)

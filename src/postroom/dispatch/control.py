@@ -9,9 +9,9 @@ from postroom.contracts.live import LiveCommandKind, LiveDeliveryOutcome, LiveRu
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import RunQuery, ThreadCommit, thread_lock
-from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus
+from postroom.contracts.runs import AnsweredTicket, RunRecord, RunStatus, TerminationReason
 from postroom.contracts.tools import ToolCallResume
-from postroom.dispatch.completion import Completion, EndedRuns, Workers, commands_in
+from postroom.dispatch.completion import Completion, EndedRuns, Workers, answers_of, cancelled_by, commands_in
 from postroom.dispatch.core import Core
 from postroom.dispatch.events import ServerEvents
 from postroom.log import get_logger
@@ -34,15 +34,16 @@ class Control:
         self._completion = completion
         self._workers = workers
 
-    async def cancel(self, id: str) -> bool:
-        """Cancel the run with this dispatch or run id, or the active, waiting or next run of a thread.
+    async def cancel(self, id: str, reason: str | None = None, *, seen: RunRecord | None = None) -> bool:
+        """Cancel a queued, waiting or active run; return False if no such run is open.
 
-        A run that is queued or waits for an answer ends at once. For an active run, the command is stored
-        before this method returns True. The run then ends as cancelled, even if its process dies before it
-        has stopped. Return False if the run does not exist or has ended.
+        `id` is a dispatch or run id, or a thread id for the current run of the thread. For an active run, the
+        cancellation is stored before the method returns. With `seen`, the run is only cancelled if it has not
+        changed since the caller read it.
         """
         core, completion = self._core, self._completion
-        done = await core.observed("cancel", core.store.write(lambda tx: self._cancelled_in(tx, id)))
+        cancelled = core.store.write(lambda tx: self._cancelled_in(tx, id, reason, seen))
+        done = await core.observed("cancel", cancelled)
         match done:
             case None:
                 return False
@@ -50,7 +51,7 @@ class Control:
                 self._workers.cancel(done.dispatch_id, core.executor.cancel)
                 return True
             case LiveRunTarget():
-                return await self._send(done, _CANCEL)
+                return await self._send(done, replace(_CANCEL, reason=reason))
             case RunRecord():
                 await completion.told_cancelled(done)
                 await completion.submissions.after_run(done.thread_id)
@@ -59,27 +60,24 @@ class Control:
                 await completion.submissions.after_run(dispatch.thread_id)
         return True
 
-    def _cancelled_in(self, tx: Transaction, id: str) -> _Cancelled:
-        """Cancel the run or dispatch with this id, under the lock of its thread.
-
-        Return the active dispatch that was asked to end, the withdrawn dispatch with its run, the waiting
-        run, the address of a run that only a live channel can reach, or None.
-        """
+    def _cancelled_in(
+        self, tx: Transaction, id: str, reason: str | None, seen: RunRecord | None
+    ) -> _Cancelled:
         row, run = _named_in(tx, id)
-        if run is not None and run.status is RunStatus.DONE:
+        if run is not None and (run.status is RunStatus.DONE or seen not in (None, run)):
             return None  # the executor may store the end of the run before its dispatch ends
         if row is not None and row.status is RunDispatchStatus.QUEUED:
-            return self._completion.withdrawn_in(tx, row.dispatch_id)
+            return self._completion.withdrawn_in(tx, row.dispatch_id, reason)
         if row is not None and row.status is RunDispatchStatus.CLAIMED:
-            tx.runs.dispatches.put_command(row, _CANCEL)
+            tx.runs.dispatches.put_command(row, replace(_CANCEL, reason=reason))
             return row
         if run is None:
             return None
-        ended = self._completion.cancelled_in(tx, run.run_id)
+        ended = self._completion.cancelled_in(tx, run.run_id, termination=TerminationReason.cancelled(reason))
         return ended or (live_target(run) if run.status in _ACTIVE else None)
 
     async def interrupt(self, thread_id: str) -> Interrupt:
-        """Supersede the thread's queued runs and ask its active run to end, without waiting for it."""
+        """Supersede the thread's queued runs and ask the active run to end, without waiting for the end."""
         core = self._core
 
         def interrupt(tx: Transaction) -> tuple[Interrupt, EndedRuns]:
@@ -93,7 +91,7 @@ class Control:
         return done
 
     async def stop_active(self, interrupt: Interrupt) -> None:
-        """Ask the interrupted active run to end, without waiting for it."""
+        """Ask an interrupted active run to end, without waiting for the end."""
         core, active = self._core, interrupt.active_dispatch
         if active is None:
             return
@@ -103,10 +101,10 @@ class Control:
             await self._events.dispatch_happened("RunInterrupted", active)
 
     async def give_way(self, active: RunDispatch) -> bool:
-        """Stop an active run in favour of a submission; return False if its claim is not released in time.
+        """Stop an active run in favour of a submission; return False if the claim is not released in time.
 
-        The stopped run is requeued, due after `PLACE_KEPT_MS`. The commit of the submission ends it as
-        cancelled. If the submission is not committed, the run continues, and no attempt is counted.
+        The stopped run is queued again with a delay of `PLACE_KEPT_MS`, and ends when the submission is
+        committed.
         """
         core, workers = self._core, self._workers
         here = workers.give_way(active.dispatch_id)
@@ -127,14 +125,14 @@ class Control:
         return True
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Pass a decision to an active run in this process; return False if no run accepts it."""
+        """Pass a decision to an active run in the current process; return False if no run accepts it."""
         return self._core.executor.send_decision(id, tool_call_id, resume)
 
     async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Pass a decision to the active run with this dispatch, run or thread id, in any process.
+        """Pass a decision to an active run in any process.
 
-        A decision that the executor does not accept is stored for the run. Return False if the run is not
-        active, or already has another decision.
+        Return False if the run is not active, or already has another decision. `id` is a dispatch, run or
+        thread id.
         """
         target, path = await self._target(id), "local_live"
         if not self.send_decision(id, tool_call_id, resume):
@@ -161,37 +159,39 @@ class Control:
         beside: Collection[str] = (),
         instead: Callable[[Transaction, AnsweredTicket], ToolCallResume | None] | None = None,
     ) -> AnsweredTicket | None:
-        """Withdraw a decision that the run has not read yet, and return it; the question is open again.
+        """Withdraw a decision that is not final yet, and return the question.
 
-        `instead` may return a decision that closes the question in the same change; the question is then
-        returned with this decision. The threads `beside` are locked, so that `instead` can read them.
-
-        Return None, without a change, if the run has read the decision or never got it.
+        Return None if the decision is final. `instead` may return a decision that closes the question.
+        Without `instead`, the question is open again. `instead` may read the threads in `beside`, which are
+        locked.
         """
 
         def take_back(tx: Transaction) -> AnsweredTicket | None:
             tx.lock(*sorted(map(thread_lock, {thread_id, *beside})))
             run = tx.runs.threads.load_run(run_id)
-            row = None if run is None else tx.runs.dispatches.load(run.dispatch_id or "")
-            is_queued = row is not None and row.status is RunDispatchStatus.QUEUED
-            if run is None or run.waiting is None or run.activation is None or row is None or not is_queued:
-                return None
-            mine = [one for one in run.answered if one.decision.decision_id == decision_id]
-            if not mine:
+            answered = () if run is None else run.answered
+            mine = [one for one in answered if one.decision.decision_id == decision_id]
+            row = None if run is None or not mine else holder_of(tx, run, mine[0].decision)
+            if run is None or run.waiting is None or run.activation is None or row is None:
                 return None
             kept = [one for one in run.answered if one not in mine]
-            seeded = [one for one in run.activation.seeded_decisions if one[1].decision_id != decision_id]
             closing = None if instead is None else instead(tx, mine[0])
             if closing is not None:
                 mine = [replace(mine[0], decision=closing)]
                 kept += mine
-                seeded.append((mine[0].ticket.tool_call_id, closing))
-            activation = replace(run.activation, seeded_decisions=tuple(seeded))
-            since = run.waiting.since_dispatch_id
-            run = replace(run, answered=tuple(kept), activation=activation)
-            if not seeded and not activation.trigger_message_ids:  # the run continues for no other reason
-                tx.runs.dispatches.cancel(row.dispatch_id)
-                run = replace(run, dispatch_id=since)
+            call, since = mine[0].ticket.tool_call_id, run.waiting.since_dispatch_id
+            activation, run = run.activation, replace(run, answered=tuple(kept))
+            if row.status is RunDispatchStatus.CLAIMED:
+                tx.runs.dispatches.drop_decision(row.dispatch_id, call)
+            else:
+                seeded = [one for one in activation.seeded_decisions if one[1].decision_id != decision_id]
+                if closing is not None and not run.open_tickets:  # the run does not wait for anything else
+                    seeded.append((call, closing))
+                run = replace(run, activation=replace(activation, seeded_decisions=tuple(seeded)))
+                if not seeded and not activation.trigger_message_ids:  # the run continues for no other reason
+                    tx.runs.dispatches.cancel(row.dispatch_id)
+                    tx.runs.dispatches.mark_reconciled([row.dispatch_id])  # its run does not end with it
+                    run = replace(run, dispatch_id=since)
             tx.runs.commit(ThreadCommit(thread_id=thread_id, run=run))
             return mine[0]
 
@@ -200,10 +200,9 @@ class Control:
         )
 
     async def steered(self, request: RunActivation, expected_run_id: str | None) -> LiveRunTarget | None:
-        """Pass the messages of a request to the thread's active run, and return this run.
+        """Pass the messages of a request to the thread's active run, and return the address of the run.
 
-        Return None if no run is active, if the active run rejects the messages, or if its id is not
-        `expected_run_id`.
+        Return None if no run accepts the messages, or if the active run is not `expected_run_id`.
         """
         worker = self._workers.get(request.thread_id)
         is_here = worker is not None and worker.is_running
@@ -233,32 +232,57 @@ class Control:
         """Store decisions for an active run; return None if the run is not active.
 
         Raises:
-            StaleDecision: A call already has a decision, or its question has timed out.
+            StaleDecision: A call already has a decision, its question has timed out, or the run is being
+                cancelled.
         """
-        core, run_id = self._core, request.run_id or ""
+        thread_id, run_id = request.thread_id, request.run_id or ""
 
         def keep(tx: Transaction) -> RunDispatch | None:
-            tx.lock(thread_lock(request.thread_id))
-            run = tx.runs.threads.load_run(run_id)
-            row = tx.runs.dispatches.load(run.dispatch_id or "") if run is not None else None
-            if run is None or row is None or row.status is not RunDispatchStatus.CLAIMED:
-                return None
-            kept_commands = commands_in(tx, row)
-            # A run that was claimed after its question timed out continues, even if the local clock differs.
-            now = max(tx.now(), row.claimed_at or 0)
-            for item in fresh_decisions(run, request.decisions, kept_commands, now=now):
-                command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=(item,))
-                tx.runs.dispatches.put_command(row, command)
+            tx.lock(thread_lock(thread_id))
+            row = self.kept_in(tx, run_id, request.decisions)
+            if row is not None and cancelled_by(commands_in(tx, row.dispatch_id)) is not None:
+                raise StaleDecision(f"run {run_id} is being cancelled, and accepts no answer", value=run_id)
             return row
 
-        row = await core.observed("keep_decisions", core.store.write(keep, key=request.thread_id))
+        row = await self._core.observed("keep_decisions", self._core.store.write(keep, key=thread_id))
         if row is not None:
-            for call_id, resume in request.decisions:
-                await self._events.decision_received(row.thread_id, run_id, call_id, resume, path="kept")
+            await self.tell_kept(row, request.decisions)
         return row
 
+    def kept_in(
+        self, tx: Transaction, run_id: str, decisions: Sequence[tuple[str, ToolCallResume]]
+    ) -> RunDispatch | None:
+        """Store decisions for an active run; return None if the run is not active.
+
+        The caller locks the thread of the run, and calls `tell_kept` after the commit.
+
+        Raises:
+            StaleDecision: A call already has a decision, or its question has timed out.
+        """
+        run = tx.runs.threads.load_run(run_id)
+        row = tx.runs.dispatches.load(run.dispatch_id or "") if run is not None else None
+        if run is None or row is None or row.status is not RunDispatchStatus.CLAIMED:
+            return None
+        kept_commands = commands_in(tx, row.dispatch_id)
+        # A run that was claimed after its question timed out continues, even if the local clock differs.
+        now = max(tx.now(), row.claimed_at or 0)
+        fresh = fresh_decisions(run, decisions, kept_commands, now=now)
+        for item in fresh:
+            command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=(item,))
+            tx.runs.dispatches.put_command(row, command)
+        # An executor that commits its own steps writes the run itself, with the decisions it has read.
+        commits_steps = self._core.executor.commits_steps(row.thread_id)
+        if answered := () if commits_steps else answers_of(run, fresh):
+            run = replace(run, answered=(*run.answered, *answered))
+            tx.runs.commit(ThreadCommit(thread_id=run.thread_id, run=run))
+        return row
+
+    async def tell_kept(self, row: RunDispatch, decisions: Sequence[tuple[str, ToolCallResume]]) -> None:
+        """Publish decisions that were stored for an active run."""
+        for call_id, resume in decisions:
+            await self._events.decision_received(row.thread_id, row.run_id, call_id, resume, path="kept")
+
     async def _store_decisions(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
-        """Store decisions for an active run; return False if it is not active or would reject them."""
         if target.run_id is None:
             return False
         request = RunActivation.new(
@@ -270,17 +294,13 @@ class Control:
             return False  # the caller gets this error from the submission
 
     async def _asked_to_give_way(self, active: RunDispatch) -> bool:
-        """Ask the process that executes a run to stop it; return False if no process can be reached.
-
-        With live channels, no answer means that no process listens. The request itself is stored.
-        """
+        """Ask the process that executes a run to stop the run; return False if no process can be reached."""
         if self._core.live is not None and not await self._send(live_target(active), _GIVE_WAY):
             return False
         await self._asked_to_end(active, _GIVE_WAY)
         return True
 
     async def _asked_to_end(self, claimed: RunDispatch, command: LiveRunCommand = _CANCEL) -> bool:
-        """Store a stop command for the process that executes a run; return False if its claim has ended."""
         core = self._core
 
         def ask(tx: Transaction) -> bool:
@@ -288,7 +308,7 @@ class Control:
             row = tx.runs.dispatches.load(claimed.dispatch_id)
             if row is None or row.claim_token != claimed.claim_token:
                 return False
-            if command not in commands_in(tx, row):
+            if command not in commands_in(tx, row.dispatch_id):
                 tx.runs.dispatches.put_command(row, command)
             return True
 
@@ -297,7 +317,6 @@ class Control:
     async def _handed_over(
         self, messages: tuple[Message, ...], target: LiveRunTarget, *, is_here: bool
     ) -> bool:
-        """Store messages for a run and notify the run; without a pending zone, send them directly."""
         executor, run_id = self._core.executor, target.run_id or ""
         if not self._core.config.pending_zone:
             if is_here:
@@ -309,7 +328,6 @@ class Control:
         return woken or not await self._retract(target.thread_id, messages)
 
     async def _retract(self, thread_id: str, messages: tuple[Message, ...]) -> bool:
-        """Withdraw staged messages; return False if the run has already read them."""
         for message in messages:
             try:
                 await self._core.threads.retract_pending(thread_id, message.id or "")
@@ -318,7 +336,6 @@ class Control:
         return True
 
     async def _active_target(self, thread_id: str) -> LiveRunTarget | None:
-        """Return the address of the thread's active run, in any process."""
         claimed = await self._core.dispatches.claimed_dispatch(thread_id)
         if claimed is not None:
             return live_target(claimed)
@@ -326,7 +343,6 @@ class Control:
         return live_target(run) if run is not None and run.status is RunStatus.RUNNING else None
 
     async def _target(self, id: str) -> LiveRunTarget | None:
-        """Return the address of a run that may be active, given its dispatch, run or thread id."""
         row = await self._core.dispatches.load_dispatch(id)
         if row is not None and row.status is RunDispatchStatus.CLAIMED:
             return live_target(row)
@@ -339,22 +355,28 @@ class Control:
         return not (still and row is not None and row.claim_token == dispatch.claim_token)
 
     async def _send(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
-        """Send a command to an active run; return False if no run accepted it."""
         live = self._core.live
         return live is not None and await live.deliver(target, command) is LiveDeliveryOutcome.DELIVERED
 
 
 def live_target(of: RunDispatch | RunRecord) -> LiveRunTarget:
-    """Return the address of a run for live commands, given the run or its dispatch."""
+    """Return the address of a run for live commands."""
     return LiveRunTarget(thread_id=of.thread_id, run_id=of.run_id, dispatch_id=of.dispatch_id)
 
 
-def _named_in(tx: Transaction, id: str) -> tuple[RunDispatch | None, RunRecord | None]:
-    """Lock a thread, and return one of its runs with its dispatch.
+def holder_of(tx: Transaction, run: RunRecord, decision: ToolCallResume) -> RunDispatch | None:
+    """Return the dispatch that holds a decision back from the run; None if the decision is final."""
+    row = tx.runs.dispatches.load(run.dispatch_id or "") if tx.now() < decision.held_until else None
+    if row is None or run.activation is None:
+        return None
+    held = list(run.activation.seeded_decisions) if row.status is RunDispatchStatus.QUEUED else []
+    if row.status is RunDispatchStatus.CLAIMED:  # the execution got the other decisions at its start
+        held += [one for command in commands_in(tx, row.dispatch_id) for one in command.decisions]
+    return row if decision in [one for _, one in held] else None
 
-    If `id` is the id of a run or dispatch, return this run. If `id` is the id of a thread, return the run of
-    the thread that a caller wants to cancel.
-    """
+
+def _named_in(tx: Transaction, id: str) -> tuple[RunDispatch | None, RunRecord | None]:
+    """Lock the thread of a run, and return the run and the dispatch."""
     queue, threads = tx.runs.dispatches, tx.runs.threads
     row = queue.load(id)
     run_id = id if row is None else row.run_id
@@ -382,7 +404,7 @@ def fresh_decisions(
     *,
     now: int,
 ) -> list[tuple[str, ToolCallResume]]:
-    """Return the decisions that are not stored yet for an active run, without repeated ones.
+    """Return the decisions that are not stored yet for an active run.
 
     Raises:
         StaleDecision: A question already has another answer, has timed out, or is not among the stored
@@ -394,13 +416,13 @@ def fresh_decisions(
     fields |= {call: decision for command in kept for call, decision in command.decisions}
     fresh: list[tuple[str, ToolCallResume]] = []
     for call, decision in decisions:
-        if call in by_tool_call_id:
-            by_tool_call_id[call].refuse_late(now)
         before = fields.get(call)
+        if before is None and call in by_tool_call_id:
+            run.refuse_late(by_tool_call_id[call], decision, now=now)
         if before is None and run.status is RunStatus.WAITING and call not in by_tool_call_id:
             raise StaleDecision(f"run {run.run_id} is not waiting for a decision on {call!r}", value=call)
         if before is None:
             fresh.append((call, decision))
         elif before.decision_id != decision.decision_id:
-            raise StaleDecision(f"call {call!r} has already been answered", value=call)
+            raise StaleDecision(f"the question of tool call {call!r} has already been answered", value=call)
     return fresh

@@ -32,10 +32,7 @@ _PUBLICATION = re.compile(r"[0-9]{1,18}")
 
 
 class Pinning:
-    """Pins each run to a version of the registry, so that later executions use the same configuration.
-
-    The pin is chosen when a run is prepared, and loaded when the run is executed.
-    """
+    """Pins each run to a version of the configuration, which all executions of the run use."""
 
     def __init__(
         self,
@@ -43,7 +40,7 @@ class Pinning:
         registry: VersionedRegistryStore | None = None,
         scope: str = "",
     ) -> None:
-        """Pin runs to the versions that this registry publishes, or pin none if it is None.
+        """Set the registry that publishes configuration versions, or None for runs without a pin.
 
         Raises:
             InvalidRecord: The scope is not a valid name.
@@ -53,7 +50,7 @@ class Pinning:
         self._scope = scope if registry is None else checked_scope(scope)
 
     async def pin(self, request: RunActivation, *, run_id: str) -> str:
-        """Return the pin of a new run: the requested pin, the latest publication, or the run's id.
+        """Return the pin of a new run: the requested pin, the latest published version, or the run id.
 
         Raises:
             ResolveFailed: The executor cannot resolve the agent, or could not do so again later.
@@ -71,7 +68,7 @@ class Pinning:
         return plan.resolution_id
 
     async def materialize(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry to which a run is pinned, or None if there is only the live registry.
+        """Return the registry contents to which a run is pinned, or None without a registry.
 
         Raises:
             InternalError: The pin is not a number, its publication no longer exists, or there is no live
@@ -101,7 +98,7 @@ T = TypeVar("T")
 
 
 class Core:
-    """The ports and settings of one mailbox."""
+    """The stores, executor and settings of one mailbox."""
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -154,15 +151,15 @@ class Core:
 
     @property
     def places(self) -> Places:
-        """The places whose runs this process executes, or None for all places."""
+        """The places whose runs the current process executes, or None for all places."""
         return None if self.config.places is None else self.config.places()
 
     def gives_up(self) -> bool:
-        """Return whether to stop repeating a step of a run while the store is unavailable."""
+        """Return whether to stop retrying a step of a run while the store is unavailable."""
         return self.is_leaving
 
     async def retried(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `step`, which is repeated while the store is unavailable.
+        """Return the result of `step`, with retries while the store is unavailable.
 
         Raises:
             StoreError: The worker is shutting down, or the failure is permanent.

@@ -32,11 +32,14 @@ class ServerEventPublisher(Protocol):
 
     @property
     def storage_identity(self) -> str | None:
-        """The identity of the storage, or None if the publisher cannot write within other commits."""
+        """The identity of the storage, or None if the publisher cannot write within the mailbox's commits."""
         ...
 
     async def publish(self, draft: CanonicalEventDraft) -> None:
-        """Store an event; if its key is already stored, do nothing."""
+        """Store an event.
+
+        An event with a known key is ignored.
+        """
         ...
 
 
@@ -67,7 +70,7 @@ class CheckpointRepairTask:
 
 
 class ServerEvents:
-    """Creates the mailbox's events, and publishes them if there is a publisher."""
+    """Creates the mailbox's events, and publishes the events if a publisher exists."""
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class ServerEvents:
         self.repairs: deque[CheckpointRepairTask] = deque()
 
     async def publish(self, *drafts: CanonicalEventDraft) -> bool:
-        """Publish events in order; after a failure, log it, skip the other events and return False."""
+        """Publish events in order; return False after a failure, which is logged."""
         if self._publisher is None:
             return True
         for draft in drafts:
@@ -106,7 +109,7 @@ class ServerEvents:
             await self.publish(self.of_dispatch(kind, dispatch, **payload))
 
     async def waiting_cancelled(self, run: RunRecord) -> None:
-        """Publish that a run was cancelled while it waited for a person and had no open dispatch."""
+        """Publish that a run was cancelled while it waited for a person."""
         if self.is_on:
             key = f"RunCancelled/{run.run_id}/waiting"
             await self.publish(
@@ -116,7 +119,7 @@ class ServerEvents:
     async def messages_committed(
         self, thread_id: str, run_id: str, messages: Sequence[Message], *, first_seq: int
     ) -> None:
-        """Publish committed messages if their commit did not; failures are repaired later."""
+        """Publish committed messages, unless the commit has already published the messages."""
         if not self.is_on or self.in_commits or not messages:
             return
         task = CheckpointRepairTask(
@@ -128,7 +131,7 @@ class ServerEvents:
     def of_commit(
         self, thread_id: str, run_id: str, messages: Sequence[Message], *, first_seq: int
     ) -> tuple[CanonicalEventDraft, ...]:
-        """Return the events to write in the commit of messages; empty if events are published later."""
+        """Return the events to store in the commit of messages; empty if events are published later."""
         if not self.in_commits or not messages:
             return ()
         last_seq = first_seq + len(messages) - 1
@@ -138,11 +141,7 @@ class ServerEvents:
         return self.of_messages(task, messages)
 
     def repair_later(self, task: CheckpointRepairTask) -> None:
-        """Queue the repair of missing events.
-
-        If the queue is full, the repair is counted and dropped, because the next start of the mailbox finds
-        it again.
-        """
+        """Queue the repair of missing events."""
         if len(self.repairs) >= REPAIR_QUEUE_LIMIT:
             self._metrics.happened("checkpoint_repair_queue", "dropped")
             return
@@ -151,7 +150,7 @@ class ServerEvents:
     async def decision_received(
         self, thread_id: str, run_id: str, call_id: str, resume: ToolCallResume, *, path: str
     ) -> None:
-        """Publish a decision; if it approves or denies a permission, also publish the permission event."""
+        """Publish a decision about a tool call."""
         if not self.is_on:
             return
         payload: dict[str, Json] = decision_facts(call_id, resume) | {
@@ -266,7 +265,7 @@ def decision_facts(call_id: str, resume: ToolCallResume) -> dict[str, Json]:
 
 
 def message_kind(message: Message) -> str:
-    """Return the name of this kind of message in events."""
+    """Return the name of a message's kind in events."""
     if message.role in (Role.ASSISTANT, Role.TOOL):
         return "assistant_output" if message.role is Role.ASSISTANT else "tool_result"
     text = "system" if message.role is Role.SYSTEM else "user_input"
@@ -276,7 +275,7 @@ def message_kind(message: Message) -> str:
 
 
 class CheckpointRepair:
-    """Publishes committed messages that may be missing in the log; publishing twice has no effect."""
+    """Publishes committed messages that may be missing in the event log."""
 
     def __init__(self, events: ServerEvents, threads: ThreadStore) -> None:
         self._events = events
@@ -285,7 +284,7 @@ class CheckpointRepair:
     async def record(
         self, thread_id: str, run_id: str, messages: Sequence[Message], first_seq: int, last_seq: int
     ) -> None:
-        """Publish messages that were committed under the numbers `first_seq` to `last_seq`.
+        """Publish the messages that were committed under the numbers `first_seq` to `last_seq`.
 
         Raises:
             InternalError: The number of messages does not match; nothing was published.
@@ -296,7 +295,7 @@ class CheckpointRepair:
         await self._events.publish(*self._events.of_messages(task, messages))
 
     async def repair_all(self, statuses: tuple[RunStatus, ...] = ()) -> int:
-        """Publish the input of all runs, or of runs in one status; return the number of messages.
+        """Publish the input of all runs with the given statuses; return the number of messages.
 
         A run whose input cannot be published is logged and skipped.
         """
@@ -308,7 +307,7 @@ class CheckpointRepair:
         return covered
 
     async def drain(self) -> None:
-        """Perform the queued repairs; a repair whose messages are missing stays queued."""
+        """Perform the queued repairs."""
         for _ in range(len(self._events.repairs)):
             task = self._events.repairs.popleft()
             if not await self._perform(task):
@@ -344,7 +343,6 @@ class CheckpointRepair:
 
 
 def _stretches(records: Sequence[MessageRecord]) -> list[tuple[int, list[Message]]]:
-    """Group messages into sequences without gaps, each with the number of its first message."""
     results: list[tuple[int, list[Message]]] = []
     for record in records:
         if results and record.seq == results[-1][0] + len(results[-1][1]):

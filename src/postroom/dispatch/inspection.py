@@ -55,7 +55,10 @@ class WhyNot(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """The reason as a word and as a sentence; `until` is when the reason ends, if that is known."""
+    """A reason why a dispatch is not executing.
+
+    `until` is the known end of the reason, or None.
+    """
 
     why: WhyNot
     text: str
@@ -72,7 +75,7 @@ class Inspection:
         self._submissions = submissions
 
     async def why_not(self, dispatch_id: str) -> Reason:
-        """Return why no process is executing a dispatch; the id may also be the id of its run.
+        """Return the reason why no process executes a dispatch. `dispatch_id` may be a run id.
 
         Raises:
             UnknownDispatch: No dispatch has this id.
@@ -105,7 +108,7 @@ class Inspection:
         return await self._explain_queue(row)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
-        """Return the dead letters that wait for an operator, oldest first, starting after `after`."""
+        """Return a page of the dead letters, oldest first, starting after `after`."""
         return await self._core.dispatches.list_by_status(
             RunDispatchStatus.DEAD_LETTER,
             limit=MAX_PAGE,
@@ -115,10 +118,9 @@ class Inspection:
     async def replay(self, dispatch_id: str) -> MailboxSubmitResult:
         """Retry a dead letter as a new run with the same messages, and delete the dead letter.
 
-        The new run starts from the beginning: it has no answers, and asks its questions again.
+        The new run starts from the beginning, without answers to earlier questions.
 
-        A caller that lost the reply can safely repeat the call: the id of the new run is derived from that of
-        the dead letter, so only one run is created.
+        A repeated call creates no second run.
 
         Raises:
             UnknownDispatch, UnknownRun: The dispatch does not exist, or its run no longer exists.
@@ -146,7 +148,6 @@ class Inspection:
         return result
 
     async def _begun_before(self, run_id: str) -> MailboxSubmitResult | None:
-        """Return the run of an earlier replay of a dead letter, or None if there was no replay."""
         run = await self._core.threads.load_run(run_id)
         if run is None or run.dispatch_id is None or run.status is RunStatus.CREATED:
             return None  # a prepared run is submitted again and joins its queued dispatch
@@ -158,7 +159,7 @@ class Inspection:
         )
 
     async def hasten(self, dispatch_id: str) -> None:
-        """Make a delayed queued dispatch due at once.
+        """Make a delayed queued dispatch due immediately.
 
         Raises:
             IllegalTransition: The dispatch is not queued, or is already due.
@@ -171,7 +172,7 @@ class Inspection:
             )
 
     async def discard(self, dispatch_id: str) -> RunDispatch:
-        """Delete a dead letter permanently; its run keeps the error.
+        """Delete a dead letter permanently. The run keeps the error.
 
         Raises:
             UnknownDispatch: The dispatch does not exist.
@@ -220,14 +221,12 @@ class Inspection:
         return held or self._of_capacity(row)
 
     def _elsewhere(self, tx: Transaction, thread_id: str) -> Reason | None:
-        """Return a reason if the dispatch waits for another place, or None if this process executes it."""
         place, places = tx.runs.dispatches.place(thread_id), self._core.places
         if places is None or not place or place in places:
             return None
         return Reason(why=WhyNot.ELSEWHERE, text=_told_of_place(tx, place))
 
     def _explain_limit(self, tx: Transaction, row: RunDispatch) -> Reason | None:
-        """Return the reason if a limit or budget prevents the dispatch from starting."""
         held, run = held_back(tx, self._core.config.limits, row), tx.runs.threads.load_run(row.run_id)
         if held is not None:
             return Reason(why=WhyNot.AT_LIMIT, text=held.text, until=held.until)
@@ -267,7 +266,6 @@ class Inspection:
 
 
 def _told_of_place(tx: Transaction, place: str) -> str:
-    """Return a text that names the running servers of a place."""
     leases, now = tx.leases.listed(), tx.now()
     if there := [lease.holder for lease in servers(leases, now, place)]:
         return f"the run is limited to the place {place}, so only {' or '.join(there)} can execute it"

@@ -53,11 +53,10 @@ _COMMITS: Final = "use an executor that commits its steps with their events, suc
 
 
 class Mailbox:
-    """A durable queue of runs, with the executor and the stores that it uses.
+    """A durable queue of runs, with an executor and stores.
 
-    `async with Mailbox(...) as mailbox:` first recovers unfinished work and starts the background rounds; at
-    its end it drains the mailbox. If you do not use `async with`, call `start_lifecycle`, because otherwise
-    no due, unfinished or expired work is found, and call `aclose` at the end.
+    `async with Mailbox(...) as mailbox:` recovers unfinished work, starts the periodic work, and drains the
+    mailbox at the end. Without `async with`, call `start_lifecycle` at the start and `aclose` at the end.
     """
 
     def __init__(  # noqa: PLR0913 - every port by name
@@ -75,7 +74,7 @@ class Mailbox:
         metrics: MailboxMetrics | None = None,
         effects: RunEffects | None = None,
     ) -> None:
-        """Create a mailbox; `consumer_id` identifies the mailbox in claims, and defaults to a unique id.
+        """Create a mailbox. `consumer_id` identifies the mailbox in claims, and defaults to a unique id.
 
         Raises:
             InvalidSubmission: The executor commits to a different storage than `stores`.
@@ -125,7 +124,9 @@ class Mailbox:
     async def submit(
         self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.INTERRUPT
     ) -> tuple[MailboxSubmitResult, EventStream]:
-        """Execute the request now and stream its events; by default, the thread's active run is cancelled.
+        """Execute a request now, and stream the events of the run.
+
+        By default, the thread's active run is cancelled.
 
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request is invalid, or does not
@@ -144,10 +145,12 @@ class Mailbox:
         strategy: BusyPolicy = BusyPolicy.QUEUE,
         first: Joined | None = None,
     ) -> MailboxSubmitResult:
-        """Queue work; `strategy` decides what happens if the thread is busy.
+        """Queue work.
 
-        `first` is called in the same transaction, before the work is stored. If `first` raises an error,
-        nothing is written, and the caller gets the error. `first` cannot be combined with `steer`.
+        The transaction calls `first` before it stores the work.
+
+        `first` is called in the same transaction before the work is stored. If `first` raises an error,
+        nothing is stored.
 
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request is invalid, or does not fit
@@ -162,12 +165,11 @@ class Mailbox:
     async def submit_many(
         self, requests: Sequence[RunActivation], *, progress: Callable[[int, int], None] | None = None
     ) -> list[tuple[str, str, bool]]:
-        """Queue work for many threads.
+        """Queue work for many threads in commits of up to 500 requests.
 
-        For each request, in order, return its thread, its run, and whether this call created the run. All
-        requests are checked before the first is written, and then stored in commits of up to 500. After each
-        commit, `progress` is called with the number of stored requests and the total. If the hints of a
-        request name a run that already exists, nothing is written for this request.
+        For each request, return the thread, the run, and whether the call created the run. All requests are
+        validated before the first commit. After each commit, `progress` is called with the number of stored
+        requests and the total. A request whose hints name an existing run is not stored.
 
         Raises:
             InvalidSubmission: A request is invalid; the text begins with its index. Nothing was written.
@@ -179,35 +181,39 @@ class Mailbox:
     async def submit_live_then_queue(
         self, request: RunActivation, expected_run_id: str | None = None
     ) -> MailboxSubmitResult:
-        """Pass the messages to the thread's active run, or queue them if the run does not accept them.
+        """Pass messages to the thread's active run, or queue the messages if the run does not accept them.
 
-        Delivery is at least once: if the reply of the run is lost, the messages are also queued.
+        Messages are delivered at least once.
         """
         self._check_open()
         return await self._submissions.submit_live_then_queue(request, expected_run_id)
 
     # Controlling runs.
 
-    async def cancel(self, id: str) -> bool:
-        """Cancel the run with this dispatch, run or thread id; return False if there is no such run."""
-        return await self._control.cancel(id)
+    async def cancel(self, id: str, reason: str | None = None) -> bool:
+        """Cancel a run, and record the reason; return False if no such run is open.
+
+        `id` is a dispatch, run or thread id.
+        """
+        return await self._control.cancel(id, reason)
 
     async def cancel_waiting(self, run: RunRecord, *, reason: str | None = None) -> bool:
         """End a run that waits for a person, and record the reason.
 
-        Return False if the run has changed since it was read.
+        A run that works with another answer is cancelled, too. Return False if the run has changed since the
+        caller read it.
 
         Raises:
             StoreError: The end could not be written, and the run still waits.
         """
-        return await self._completion.cancel_waiting(run, reason)
+        return await self._control.cancel(run.run_id, reason, seen=run)
 
     async def interrupt(self, thread_id: str) -> Interrupt:
-        """Supersede a thread's queued runs and ask its active run to end, without waiting for it."""
+        """Supersede a thread's queued runs and ask the active run to end, without waiting for the end."""
         return await self._control.interrupt(thread_id)
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Pass a decision to an active run in this process; return False if no run accepts it."""
+        """Pass a decision to an active run in the current process; return False if no run accepts it."""
         return self._control.send_decision(id, tool_call_id, resume)
 
     async def send_decision_live(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
@@ -226,17 +232,17 @@ class Mailbox:
         beside: Collection[str] = (),
         instead: Callable[[Transaction, AnsweredTicket], ToolCallResume | None] | None = None,
     ) -> AnsweredTicket | None:
-        """Withdraw a decision that the run has not read yet; return None if it has read the decision.
+        """Withdraw a decision; return None if the run has already read the decision.
 
-        `instead` may return a decision that closes the question, which is otherwise open again. The threads
-        `beside` are locked, so that `instead` can read them.
+        `instead` may return a decision that closes the question. Without `instead`, the question is open
+        again. `instead` may read the threads in `beside`, which are locked.
         """
         return await self._control.take_back_decision(
             thread_id, run_id, decision_id, beside=beside, instead=instead
         )
 
     def reconnect_sink(self, thread_id: str, stream: EventStream) -> bool:
-        """Stream the events of the thread's active run to this reader; return False if there is none."""
+        """Stream the events of the thread's active run to a reader; return False without an active run."""
         return self._dispatcher.reconnect(thread_id, stream)
 
     # Pending messages.
@@ -260,13 +266,12 @@ class Mailbox:
         messages: Sequence[Message],
         mode: DeliveryMode,
     ) -> MailboxSubmitResult | None:
-        """Store messages for runs of the thread, as `mode` prescribes.
+        """Store messages for runs of the thread, with the delivery rules in `mode`.
 
-        A message with `starts_run` starts a run.
+        Return the run that the messages started, or None if the messages wait for a run.
 
-        Return the run that was started, or None if the messages wait for a run. Waiting messages are durable,
-        and can be edited and withdrawn until a run reads them. Messages with known ids are ignored, so the
-        call can safely be repeated if its reply was lost.
+        Waiting messages can be edited and withdrawn until a run reads them. Known message ids are ignored, so
+        a repeated call is safe.
 
         Raises:
             InvalidSubmission: As for `submit_background`; nothing was written.
@@ -277,11 +282,10 @@ class Mailbox:
     async def accepting(
         self, thread_ids: Collection[str], change: Callable[[Transaction, Accept], T], *, key: str = ""
     ) -> T:
-        """Execute a change that may deliver messages to runs of the threads `thread_ids`, in one transaction.
+        """Execute `change` in a transaction, in which `change` may deliver messages to runs.
 
-        The change receives a function that takes a thread, a message and a mode, and delivers the message
-        like `deliver`. The threads are locked before the change, and runs start after its commit. No state of
-        a thread makes the change fail. While this mailbox drains, it queues the runs for another mailbox.
+        `change` receives a function that delivers a message to a thread. The threads are locked before the
+        change, and runs start after the commit.
 
         Raises:
             StoreError, or any error of the change: Nothing was written.
@@ -291,7 +295,7 @@ class Mailbox:
     async def edit_pending(
         self, thread_id: str, message: Message, *, expected_revision: int | None = None
     ) -> PendingMessage:
-        """Replace a message that no run has read yet.
+        """Replace a pending message that no run has read yet.
 
         Raises:
             AlreadyConsumed, UnknownMessage, VersionConflict: The message was read, does not exist, or was
@@ -302,7 +306,7 @@ class Mailbox:
     async def retract_pending(
         self, thread_id: str, message_id: str, *, expected_revision: int | None = None
     ) -> PendingMessage:
-        """Withdraw a message that no run has read yet.
+        """Withdraw a pending message that no run has read yet.
 
         Raises:
             AlreadyConsumed, UnknownMessage, VersionConflict: As for `edit_pending`.
@@ -332,11 +336,11 @@ class Mailbox:
         limit: int = 100,
         offset: int = 0,
     ) -> tuple[RunDispatch, ...]:
-        """Return a thread's dispatches, ordered by priority, then by age."""
+        """Return a thread's dispatches, ordered by priority and age."""
         return await self._core.dispatches.list_dispatches(thread_id, statuses, limit=limit, offset=offset)
 
     async def why_not(self, dispatch_id: str) -> Reason:
-        """Return why a dispatch is not executing.
+        """Return the reason why a dispatch is not executing.
 
         Raises:
             UnknownDispatch: No dispatch has this id.
@@ -344,7 +348,7 @@ class Mailbox:
         return await self._inspection.why_not(dispatch_id)
 
     async def hasten(self, dispatch_id: str) -> None:
-        """Make a delayed queued dispatch due at once.
+        """Make a delayed queued dispatch due immediately.
 
         Raises:
             IllegalTransition: The dispatch is not queued, or is already due.
@@ -353,7 +357,7 @@ class Mailbox:
         await self._inspection.hasten(dispatch_id)
 
     async def dead_letters(self, *, after: RunDispatch | None = None) -> tuple[RunDispatch, ...]:
-        """Return the dead letters that wait for an operator, oldest first, starting after `after`."""
+        """Return a page of the dead letters, oldest first, starting after `after`."""
         return await self._inspection.dead_letters(after=after)
 
     async def replay_dead_letter(self, dispatch_id: str) -> MailboxSubmitResult:
@@ -377,7 +381,10 @@ class Mailbox:
     # Lifecycle.
 
     async def recover(self) -> int:
-        """Recover work that a crash left unfinished, and start due work; return how much was recovered."""
+        """Recover work that a crash left unfinished, and start due work.
+
+        Return the number of recovered dispatches, runs and threads.
+        """
         taken_up = await self._recovery.recover()
         await self._rounds.poll()
         return taken_up
@@ -387,9 +394,9 @@ class Mailbox:
         await self._rounds.sweep()
 
     async def unexecuted_claims(self) -> tuple[RunDispatch, ...]:
-        """Return the dispatches that this mailbox has claimed but is not executing.
+        """Return the dispatches that the mailbox has claimed but does not execute.
 
-        A claim that is just being written or started may be included for a moment.
+        A claim that is currently being stored may be included.
 
         Raises:
             StoreError: The store cannot be read.
@@ -397,14 +404,11 @@ class Mailbox:
         return await self._dispatcher.unexecuted()
 
     async def release_unexecuted_claims(self) -> None:
-        """Release claims of this mailbox that it will not execute, without counting an attempt.
-
-        A running mailbox does this at each poll, even if no slot is free.
-        """
+        """Release the claims that the mailbox does not execute, without counting an attempt."""
         await self._dispatcher.release_unexecuted()
 
     async def run_gc(self) -> None:
-        """Delete ended rows after their retention period, and remove idle workers."""
+        """Delete ended rows after the retention period, and remove idle workers."""
         await self._rounds.collect_garbage()
 
     async def poll(self) -> int:
@@ -412,10 +416,12 @@ class Mailbox:
         return await self._rounds.poll()
 
     def start_lifecycle(self, config: MailboxLifecycleConfig | None = None) -> MailboxLifecycleHandle:
-        """Start recovery and then the rounds, in the background; if they already run, do nothing.
+        """Start recovery and the periodic work in the background.
+
+        Do nothing if the periodic work has already started.
 
         Raises:
-            LifecycleBusy: The rounds are being started or stopped at the moment.
+            LifecycleBusy: The periodic work is being started or stopped at the moment.
         """
         self._check_open()
         return self._lifecycle.start(config or MailboxLifecycleConfig())
@@ -423,7 +429,7 @@ class Mailbox:
     async def start_lifecycle_ready(
         self, config: MailboxLifecycleConfig | None = None
     ) -> MailboxLifecycleHandle:
-        """Recover unfinished work, then start the background rounds; return when they have started.
+        """Recover unfinished work, and start the periodic work before returning.
 
         Raises:
             StoreError: All attempts at recovery failed, so nothing was started.
@@ -432,17 +438,17 @@ class Mailbox:
         return await self._lifecycle.start_ready(config or MailboxLifecycleConfig())
 
     def lifecycle_is_running(self) -> bool:
-        """Return whether the rounds are running."""
+        """Return whether the periodic work is running."""
         return self._lifecycle.is_running
 
     async def drain(
         self, grace: timedelta | None = None, *, waits_for: Callable[[str], bool] | None = None
     ) -> None:
-        """Stop claiming runs, and wait for active runs. Stop and requeue runs that outlast the grace period.
+        """Stop claiming runs, and wait for active runs.
 
-        `waits_for` decides by thread id whether a run gets the grace period; by default, every run gets it.
-        An execution that ignores the stop is abandoned after `stop_wait_ms`, and its run is requeued. A
-        stopped execution counts as an interruption, not as a failed attempt.
+        Runs that outlast the grace period are stopped and queued again. `waits_for` decides by thread id
+        whether a run gets the grace period. A stopped execution counts as an interruption, not as a failed
+        attempt.
         """
         dispatcher = self._dispatcher
         dispatcher.accepting = False
@@ -460,11 +466,10 @@ class Mailbox:
             alarm.cancel()
 
     async def aclose(self, grace: timedelta | None = None) -> None:
-        """Stop the rounds, drain the mailbox and close it; a repeated call has no effect.
+        """Stop the periodic work, drain the mailbox, and close the mailbox.
 
-        The caller must close the stores.
-
-        If the caller is cancelled, the mailbox closes at once, like `abandon`.
+        A repeated call has no effect. The caller must close the stores. A cancelled call closes the mailbox
+        immediately, like `abandon`.
         """
         if self._core.tasks.closed:
             return
@@ -475,13 +480,16 @@ class Mailbox:
             await self.abandon()
 
     async def abandon(self) -> None:
-        """Close at once and release no claims; active runs are recovered later, as after a crash."""
+        """Close the mailbox immediately without releasing claims.
+
+        Active runs are recovered later, as after a crash.
+        """
         await self._lifecycle.shutdown()
         await self._core.claiming.close()
         await self._core.tasks.close()
 
     async def __aenter__(self) -> Self:
-        """Recover unfinished work and start the rounds."""
+        """Recover unfinished work and start the periodic work."""
         await self.start_lifecycle_ready()
         return self
 
@@ -491,13 +499,13 @@ class Mailbox:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Drain the mailbox and close it."""
+        """Drain the mailbox, and close the mailbox."""
         await self.aclose()
 
     # Further configuration.
 
     def with_pinned_registry(self, registry: VersionedRegistryStore, scope: str) -> Self:
-        """Pin runs to the versions that this registry publishes.
+        """Pin runs to the configuration versions that a registry publishes.
 
         Raises:
             InvalidRecord: The scope is not a valid name.
@@ -506,7 +514,7 @@ class Mailbox:
         return self
 
     def with_runtime_event_capture(self, durability: RuntimeEventDurability, origin: str) -> Self:
-        """Store events of executions in the event log; `disabled` turns this off.
+        """Store events of executions in the event log, unless `durability` is `disabled`.
 
         Raises:
             InvalidSubmission: The executor does not commit its steps together with their events.
@@ -537,7 +545,7 @@ class Mailbox:
     # The single steps of a submission, for code that builds on them.
 
     async def prepare_run_for_dispatch(self, request: RunActivation) -> Prepared:
-        """Store the run of a request and its messages, but no dispatch.
+        """Store the run of a request and the messages, but no dispatch.
 
         Raises:
             InvalidSubmission, UnknownRun, ForeignThread, RunNotOpen: The request is invalid, or does not fit
@@ -546,9 +554,9 @@ class Mailbox:
         return await self._submissions.prepare(Submission(request=request, is_queued=False))
 
     def build_dispatch(self, request: RunActivation) -> RunDispatch:
-        """Return the dispatch of a prepared request, for the caller to enqueue.
+        """Return the dispatch of a prepared request, which the caller must enqueue.
 
-        Each stop of a server counts as a failed attempt, unless the dispatch sets `max_interruptions`.
+        A server shutdown counts as a failed attempt, unless the request sets `max_interruptions`.
 
         Raises:
             InternalError: The request was not prepared.
@@ -558,12 +566,12 @@ class Mailbox:
         return replace(dispatch, max_interruptions=request.delivery.max_interruptions)
 
     async def reusable_waiting_run_id(self, thread_id: str) -> str | None:
-        """Return the id of the waiting run that new input to the thread would resume."""
+        """Return the id of the waiting run that new input to a thread would resume, or None."""
         run = reusable_waiting_run(await self._core.threads.submission_state(thread_id))
         return None if run is None else run.run_id
 
     async def materialize_pinned_registry_set(self, resolution_id: str) -> RegistrySet | None:
-        """Return the registry to which a run is pinned, or None if no registry is attached.
+        """Return the registry contents to which a run is pinned, or None without a registry.
 
         Raises:
             InternalError: The pin names no registry.
@@ -571,7 +579,7 @@ class Mailbox:
         return await self._core.pinning.materialize(resolution_id)
 
     def get_or_create_worker(self, thread_id: str) -> MailboxWorker:
-        """Return the worker of a thread in this process."""
+        """Return the worker of a thread in the current process."""
         return self.workers.get_or_create(thread_id)
 
     async def try_dispatch_next(self, thread_id: str) -> DispatchAttempt:
@@ -579,7 +587,7 @@ class Mailbox:
         return await self._dispatcher.try_dispatch_next(thread_id)
 
     async def recover_prepared_runs_missing_dispatch(self, queued_thread_ids: Sequence[str] = ()) -> int:
-        """Create dispatches for prepared runs without a dispatch, except on the named threads."""
+        """Create the missing dispatches of prepared runs, except on the named threads."""
         return await self._recovery.dispatch_prepared_runs(queued_thread_ids)
 
     async def repair_thread_message_checkpoint_events(self) -> int:
@@ -599,7 +607,10 @@ class Mailbox:
         *,
         resumed: bool = False,
     ) -> EventSink:
-        """Return a sink that adds stored events to `buffer`; if none are stored, return `inner` itself."""
+        """Return a sink that adds events to `buffer` before passing them to `inner`.
+
+        If no events are stored, return `inner`.
+        """
         capture = self._core.capture
         return inner if capture is None else CapturingSink(inner, buffer, capture, dispatch, resumed=resumed)
 
@@ -608,7 +619,7 @@ class Mailbox:
         await self._rounds.forget_idle_workers()
 
     async def settled(self) -> None:
-        """Wait until no run is active in this process; for tests and scripts that start no rounds."""
+        """Wait until the current process executes no run."""
         await self._dispatcher.idle()
 
     async def _after(self, grace_ms: int) -> None:

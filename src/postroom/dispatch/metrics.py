@@ -23,8 +23,6 @@ _FAST: Final = BUCKETS[:13]
 
 
 class _Number:
-    """Counters or gauges that share a name, keyed by their label values."""
-
     def __init__(self, name: str, said: str, *labels: str, is_gauge: bool = False) -> None:
         self.name = name
         self.said = said
@@ -33,19 +31,15 @@ class _Number:
         self.values: dict[tuple[str, ...], float] = {} if labels else {(): 0}
 
     def add(self, *labels: str, amount: int = 1) -> None:
-        """Add `amount` to the counter."""
         self.values[labels] = self.values.get(labels, 0) + amount
 
     def set(self, value: float, *labels: str) -> None:
-        """Set the gauge to this value."""
         self.values[labels] = value
 
     def samples(self) -> Mapping[str, Mapping[tuple[str, ...], float]]:
-        """Return the recorded values, keyed by sample name and label values."""
         return {self.name if self.is_gauge else f"{self.name}_total": self.values}
 
     def collect(self) -> "Metric":
-        """Return the metric for Prometheus."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         family = (GaugeMetricFamily if self.is_gauge else CounterMetricFamily)(
@@ -57,8 +51,6 @@ class _Number:
 
 
 class _Seconds:
-    """Histograms of durations that share a name, keyed by their label values."""
-
     def __init__(self, name: str, said: str, *labels: str, bounds: tuple[float, ...] = BUCKETS) -> None:
         self.name = f"{name}_seconds"
         self.said = said
@@ -74,19 +66,16 @@ class _Seconds:
         self._sums[labels] = 0.0
 
     def observe(self, seconds: float, *labels: str) -> None:
-        """Record a duration."""
         if labels not in self._counts:
             self._begin(labels)
         self._counts[labels][bisect_left(self._bounds, seconds)] += 1
         self._sums[labels] += seconds
 
     def samples(self) -> Mapping[str, Mapping[tuple[str, ...], float]]:
-        """Return the recorded values, keyed by sample name and label values."""
         counts = {labels: sum(several) for labels, several in self._counts.items()}
         return {f"{self.name}_sum": self._sums, f"{self.name}_count": counts}
 
     def collect(self) -> "Metric":
-        """Return the metric for Prometheus."""
         from prometheus_client.core import HistogramMetricFamily
         from prometheus_client.utils import floatToGoString
 
@@ -100,7 +89,7 @@ class _Seconds:
 
 
 class MailboxMetrics:
-    """The metrics of one mailbox, which are exported through a registry."""
+    """The metrics of one mailbox."""
 
     def __init__(self, registry: "CollectorRegistry | None" = None) -> None:
         self.active_runs = _Number("postroom_active_runs", "Active runs in this process.", is_gauge=True)
@@ -150,7 +139,7 @@ class MailboxMetrics:
         return [item.collect() for item in self._number_metrics()]
 
     def value(self, name: str, **labels: str) -> float:
-        """Return the value of one metric, or 0 if it was never recorded.
+        """Return the value of one metric, or 0 if no value was recorded.
 
         Raises:
             InvalidArgument: No metric has this name, or it has other labels.
@@ -175,7 +164,7 @@ class MailboxMetrics:
         return [item for item in vars(self).values() if isinstance(item, _Number | _Seconds)]
 
     async def observed(self, operation: str, work: Awaitable[T]) -> T:
-        """Await a store operation, and record its duration and result."""
+        """Await a store operation, and record the duration and the result of the operation."""
         began = time.perf_counter()
         result = "error"
         try:
@@ -194,24 +183,24 @@ class MailboxMetrics:
             self._operation_seconds.observe(time.perf_counter() - began, operation, result)
 
     def happened(self, operation: str, result: str = "ok") -> None:
-        """Count an operation that consists of several store operations."""
+        """Count an operation by its result."""
         self._operations.add(operation, result)
 
     def started(self, dispatch: RunDispatch, *, now: int) -> None:
-        """Record how long a dispatch waited from its creation, its due time and its claim until its start."""
+        """Record how long a dispatch waited before the start of the run."""
         self._enqueue_to_start.observe(max(now - dispatch.created_at, 0) / 1000)
         self._eligible_to_start.observe(max(now - (dispatch.available_at or dispatch.created_at), 0) / 1000)
         self._claim_to_start.observe(max(now - (dispatch.claimed_at or now), 0) / 1000)
 
     def ended(self, outcome: str, *, dispatch: RunDispatch, started_at: int, now: int) -> None:
-        """Record how an execution ended."""
+        """Record the outcome and the duration of an execution."""
         took = max(now - started_at, 0) / 1000
         self._run_seconds.observe(took, outcome)
         self._runtime.observe(took, outcome)
         self._complete.observe(max(now - dispatch.created_at, 0) / 1000, outcome)
 
     def lease_lost(self) -> None:
-        """Count a lease that was lost while its run executed."""
+        """Count a lease that was lost during an execution."""
         self._leases_lost.add()
 
     def run_abandoned(self) -> None:

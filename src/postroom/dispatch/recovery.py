@@ -70,13 +70,13 @@ _OPEN_RUNS = (RunStatus.CREATED, RunStatus.RUNNING, RunStatus.WAITING)
 
 
 def claim_error_pause_ms(failures: int | None) -> int:
-    """Return the pause before the next claim, in milliseconds, after `failures` failed claims in a row."""
+    """Return the pause in milliseconds after `failures` consecutive failed claims."""
     doublings = min(max((failures or 1) - 1, 0), _MAX_DOUBLINGS)
     return min(CLAIM_ERROR_BASE_MS << doublings, CLAIM_ERROR_MOST_MS)
 
 
 class Recovery:
-    """Finds unfinished work and recovers it."""
+    """Finds and recovers unfinished work."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Recovery:
         return taken_up + await self.take_up_left_over()
 
     async def reclaim(self) -> list[RunDispatch]:
-        """Release expired leases, and publish the releases and the runs that became dead letters."""
+        """Release expired leases, and publish the resulting events."""
         core, reclaimed = self._core, list[RunDispatch]()
         while overdue := await core.store.read(lambda tx: tx.runs.dispatches.overdue(RECLAIM_PAGE)):
             here, count = self._dispatcher.claim_tokens(), len(reclaimed)
@@ -140,8 +140,6 @@ class Recovery:
         return reclaimed
 
     async def _release_lease(self, expired: RunDispatch) -> RunDispatch | None:
-        """Release one lease; after too many interruptions, its run becomes a dead letter."""
-
         def reclaim(tx: Transaction) -> tuple[RunDispatch, RunRecord | None] | None:
             tx.lock(thread_lock(expired.thread_id))
             return self._completion.reclaimed_in(tx, expired.dispatch_id)
@@ -150,11 +148,7 @@ class Recovery:
         return None if done is None else self._completion.told(*done)
 
     async def dispatch_prepared_runs(self, queued_threads: Collection[str] = ()) -> int:
-        """Create the missing dispatches of prepared runs, with the same ids; return how many were created.
-
-        The store selects only runs without an open dispatch, so the duration does not grow with the number of
-        queued runs.
-        """
+        """Create the missing dispatches of prepared runs; return the number of new dispatches."""
         enqueued, after, prepared = 0, "", list[RunRecord]()
         while page := await self._core.store.read(partial(_list_waiting, after=after)):
             for run in page:
@@ -168,10 +162,7 @@ class Recovery:
         return enqueued
 
     async def take_up_left_over(self) -> int:
-        """Start new runs for unread messages of ended runs; return the number of started runs.
-
-        If no executor of this mailbox can run the agent of a message, the message stays pending.
-        """
+        """Start new runs for the unread messages of ended runs; return the number of started runs."""
         taken_up, after = 0, ""
         if not self._core.config.pending_zone:
             return 0
@@ -188,14 +179,13 @@ class Recovery:
         return taken_up
 
     async def take_over_from_gone(self) -> None:
-        """Release the claims of processes that are known to have exited, once for each process."""
+        """Release the claims of processes that are known to have exited."""
         gone = frozenset(() if self._core.config.gone is None else self._core.config.gone()) - self._gone
         if gone:
             await self._take_over(gone.__contains__)
             self._gone |= gone
 
     async def _take_over(self, is_gone: Callable[[str], bool]) -> None:
-        """Release the claims of exited processes; as after an expired lease, interruptions are counted."""
         after: tuple[int, str] | None = None
         while rows := await self._core.dispatches.list_by_status(RunDispatchStatus.CLAIMED, after=after):
             after = (rows[-1].updated_at, rows[-1].dispatch_id)
@@ -260,7 +250,10 @@ class Recovery:
 
 
 class Rounds:
-    """The periodic work of a mailbox; each method performs one round."""
+    """The periodic work of a mailbox.
+
+    Each method performs one round.
+    """
 
     def __init__(
         self,
@@ -282,14 +275,7 @@ class Rounds:
         self._clock = ClockWatch()
 
     async def poll(self) -> int:
-        """Start due work on any thread while slots are free; return the number of started runs.
-
-        The poll also finds claims of this process that it does not execute, and releases them.
-
-        Claims of exited processes count as due work, too. If the clock was set back since the last round,
-        short delays and leases are moved to keep their length. Without the move, a run that is due in 5 s
-        could wait for hours.
-        """
+        """Start due work on any thread while slots are free; return the number of started runs."""
         slots, self._due_at, now = self._dispatcher.slots, None, self._core.now()
         if back := self._clock.set_back_ms(now):
             count = await self._core.store.write(lambda tx: tx.runs.dispatches.set_back(back))
@@ -326,11 +312,6 @@ class Rounds:
         return started
 
     async def _hold_back(self, due: Sequence[DueThread]) -> tuple[int, frozenset[str]]:
-        """Hold the threads that budgets prevent from starting, many in one change; return their number.
-
-        Thousands of threads may wait for a used-up budget; one by one, each would need a separate change to
-        be held. The method also returns the threads that wait for other runs of their budget to end.
-        """
         held, budgets, starting, crowded = 0, self._core.budgets, Counter[str](), set[str]()
         for first in range(0, len(due), _HELD_AT_ONCE):
             thread_ids = [due.thread_id for due in due[first : first + _HELD_AT_ONCE]]
@@ -343,7 +324,6 @@ class Rounds:
         return held, frozenset(crowded)
 
     async def _end_windows(self) -> None:
-        """Resume runs that ask about a budget whose window has ended; one worker does so for all."""
         core = self._core
 
         def ended(tx: Transaction) -> list[tuple[RunRecord, str, str]]:
@@ -373,12 +353,6 @@ class Rounds:
     def _look(
         self, tx: Transaction, limit: int, tokens: Sequence[str]
     ) -> tuple[Sequence[RunDispatch], list[DueThread], int | None]:
-        """Return the claims of this process that are not in `tokens`, and the due threads that may start.
-
-        `tokens` are the claims to leave out. The threads are in the order in which they get slots; `limit` is
-        0 if none may start now. If no thread is due, the time when the next delayed run is due is returned as
-        well.
-        """
         slots, queue, room = self._dispatcher.slots, tx.runs.dispatches, None
         claimed = queue.claimed_by(self._core.consumer_id, besides=tokens)
         if not limit:
@@ -408,10 +382,7 @@ class Rounds:
         return claimed, due, None if due else queue.later_due_at(places)
 
     async def until_due(self) -> None:
-        """Wait until work may start: a slot is free, a notification has arrived, or delayed work is due.
-
-        The wait ends after the poll interval, because claims may have to be released even if no slot is free.
-        """
+        """Wait until work may start, but at most for the poll interval."""
         core = self._core
         pause = milliseconds(core.config.poll_interval)
         if not self._dispatcher.slots.free:
@@ -433,8 +404,7 @@ class Rounds:
     async def sweep(self) -> bool:
         """Release expired leases, end runs that missed their deadline, and repair the event log.
 
-        A failure is logged, and the next sweep tries again. Return whether the store failed, so that the next
-        sweep should start early.
+        Return whether the store failed. Errors are logged, not raised.
         """
         try:
             await self._dispatcher.release_unexecuted()
@@ -455,7 +425,7 @@ class Rounds:
         return False
 
     async def collect_garbage(self) -> None:
-        """Delete ended rows whose retention period has ended, and remove idle workers."""
+        """Delete ended rows after the retention period, and remove idle workers."""
         now, config, dispatches = self._core.now(), self._core.config, self._core.dispatches
         purge = dispatches.purge_terminal(
             older_than=now - milliseconds(config.gc_ttl),
@@ -477,7 +447,7 @@ class Rounds:
         await self.forget_idle_workers()
 
     async def forget_idle_workers(self) -> None:
-        """Remove the workers of threads without open work. If a thread cannot be read, its worker stays."""
+        """Remove the workers of threads without open work."""
         workers = self._dispatcher.workers
         idle = workers.idle_threads()
         for first in range(0, len(idle), _MAX_DUE):
@@ -513,14 +483,13 @@ def _open_among(tx: Transaction, thread_ids: Sequence[str]) -> frozenset[str]:
 
 
 def _next_turn(tx: Transaction) -> int | None:
-    """Return when the first window of a budget ends that holds a run or asks, or None if there is none."""
     requested_untils = [spending.until for spending in tx.runs.threads.asked() if spending.until is not None]
     held = tx.runs.dispatches.held_until()
     return min((*requested_untils, *(() if held is None else (held,))), default=None)
 
 
 class Lifecycle:
-    """Manages the background work of one mailbox, which is first recovery and then the rounds."""
+    """Manages the background work of one mailbox: recovery, and then periodic work."""
 
     def __init__(self, core: Core, recovery: Recovery, rounds: Rounds, dispatcher: Dispatcher) -> None:
         self._core = core
@@ -533,11 +502,13 @@ class Lifecycle:
 
     @property
     def is_running(self) -> bool:
-        """Whether the rounds are running."""
+        """Whether the periodic work is running."""
         return bool(self._tasks)
 
     def start(self, config: MailboxLifecycleConfig) -> "MailboxLifecycleHandle":
-        """Start recovery and then the rounds, in the background; if they already run, do nothing.
+        """Start recovery and the periodic work in the background.
+
+        Do nothing if the periodic work has already started.
 
         Raises:
             LifecycleBusy: The lifecycle is being started or stopped at the moment.
@@ -549,9 +520,9 @@ class Lifecycle:
         return MailboxLifecycleHandle(self)
 
     async def start_ready(self, config: MailboxLifecycleConfig) -> "MailboxLifecycleHandle":
-        """Recover unfinished work, then start the background rounds; return when they have started.
+        """Recover unfinished work, and start the periodic work before returning.
 
-        If the rounds have already been started, this method does nothing.
+        Do nothing if the periodic work has already started.
 
         Raises:
             StoreError: All attempts at recovery failed, so nothing was started.
@@ -563,7 +534,7 @@ class Lifecycle:
         return MailboxLifecycleHandle(self)
 
     async def shutdown(self) -> None:
-        """Stop the background work; afterwards, no round is running and no callback will be called."""
+        """Stop the background work, and wait until no round is running."""
         async with self._transition:
             self._stopping = True
             tasks = set(self._tasks)
@@ -575,7 +546,7 @@ class Lifecycle:
                 self._stopping = False
 
     def abort(self) -> None:
-        """Stop the background work without waiting for its end."""
+        """Stop the background work without waiting for the end."""
         for task in self._tasks:
             task.cancel()
         self._tasks.clear()
@@ -603,7 +574,6 @@ class Lifecycle:
     async def _kept_up(
         self, name: str, work: Callable[[], Awaitable[None]], interval: Duration | None
     ) -> None:
-        """Do the work after each interval, or once if `interval` is None; after a failure, try again."""
         while True:
             try:
                 if interval is None:
@@ -615,7 +585,6 @@ class Lifecycle:
                 await self._core.timer.sleep(milliseconds(self._core.config.poll_interval))
 
     async def _poll(self) -> None:
-        """Start work as soon as it is due; if the store fails, try again later."""
         while True:
             try:
                 if not await self._rounds.poll():
@@ -627,7 +596,6 @@ class Lifecycle:
                 await self._core.timer.sleep(milliseconds(self._core.config.poll_interval))
 
     async def _sweep(self) -> None:
-        """Sweep after each interval; if the store fails, try again as soon as the polls do."""
         config = self._core.config
         interval, pause = milliseconds(config.sweep_interval), milliseconds(config.poll_interval)
         failed = False
@@ -659,7 +627,10 @@ class Lifecycle:
 
 
 class MailboxLifecycleHandle:
-    """A handle to the background work of a mailbox, which continues if the handle is discarded."""
+    """A handle to the background work of a mailbox.
+
+    The work continues if the handle is discarded.
+    """
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._lifecycle = lifecycle
@@ -668,5 +639,5 @@ class MailboxLifecycleHandle:
 
     @property
     def is_running(self) -> bool:
-        """Whether the rounds are running."""
+        """Whether the periodic work is running."""
         return self._lifecycle.is_running

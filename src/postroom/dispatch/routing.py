@@ -22,10 +22,7 @@ from postroom.stores.store import Transaction
 class SeveralExecutors(RunDispatchExecutor):
     """Combines several executors in one mailbox.
 
-    Each run has one executor, which also receives all later calls for the run.
-
-    Each executor writes its commits through the context of the run. Executors that end their runs themselves
-    can be combined with others, because the mailbox only ends runs that are still open.
+    Each run has one executor, which receives all calls for the run.
     """
 
     @abstractmethod
@@ -42,7 +39,7 @@ class SeveralExecutors(RunDispatchExecutor):
         """Return each executor once."""
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run with its executor, which also decides how an interrupted run continues.
+        """Execute a run with the run's executor.
 
         Raises:
             PostroomError: No executor of this mailbox executes the run, or its executor failed.
@@ -53,55 +50,58 @@ class SeveralExecutors(RunDispatchExecutor):
         return await executor.run(activation, sink)
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """Return RESUME for an interrupted run; the run's executor decides how the run continues."""
+        """Return RESUME for every interrupted run; `run` asks the run's executor."""
         return Recovery.RESUME
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to end."""
+        """Ask an active run to end.
+
+        `id` is a dispatch, run or thread id.
+        """
         return any(executor.cancel(id) for executor in self.each())
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end, and wait until it has ended."""
+        """Ask the thread's active run to end, and wait for the end."""
         for executor in self.each():
             if await executor.cancel_and_wait_by_thread(thread_id):
                 return True
         return False
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Pass a decision to the executor of the run with this id."""
+        """Pass a decision to the executor of an active run."""
         return any(executor.send_decision(id, tool_call_id, resume) for executor in self.each())
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Pass messages to the executor of the run with this id."""
+        """Pass messages to the executor of an active run."""
         return any(executor.send_messages(id, messages) for executor in self.each())
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Notify the executor of the run with this id that messages are waiting."""
+        """Notify the executor of an active run that messages are waiting."""
         return any(executor.wake_pending_boundary(id) for executor in self.each())
 
     def listen_to(self, live: LiveChannels | None) -> None:
-        """Set the channel over which other processes send commands for active runs."""
+        """Set the channel through which other processes send commands to active runs."""
         for executor in self.each():
             executor.listen_to(live)
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return the configuration to which the run is pinned."""
+        """Return the configuration to which a run is pinned."""
         return await (await self.chosen(activation)).resolve(activation, pinned=pinned)
 
 
 class ExecutorsByThread(SeveralExecutors):
-    """Chooses the executor of a run by the prefix of its thread's name."""
+    """Chooses the executor of a run by the prefix of the thread id."""
 
     def __init__(self, routes: Mapping[str, RunDispatchExecutor]) -> None:
-        """Create the executor from other executors, keyed by thread prefix."""
+        """Set the executors, keyed by thread prefix."""
         self._routes = dict(routes)
 
     def add(self, prefix: str, executor: RunDispatchExecutor) -> None:
-        """Register an executor for the threads with this prefix."""
+        """Register an executor for the threads with a prefix."""
         self._routes[prefix] = executor
 
     async def chosen(self, activation: RunActivation) -> RunDispatchExecutor:
-        """Return the executor that this mailbox uses for runs of the request's thread.
+        """Return the executor for the runs of the request's thread.
 
         Raises:
             AgentNotFound: No executor of this mailbox executes runs of this thread.
@@ -117,21 +117,17 @@ class ExecutorsByThread(SeveralExecutors):
         return iter(dict.fromkeys(self._routes.values()))
 
     def waits_for_outages(self, thread_id: str) -> bool:
-        """Return whether this thread's runs are retried for minutes after a failure that may be an outage."""
+        """Return whether a thread's runs are retried for minutes after a failure that may be an outage."""
         executor = self._route(thread_id)
         return executor is not None and executor.waits_for_outages(thread_id)
 
     def commits_steps(self, thread_id: str) -> bool:
-        """Return whether the executor of the thread's runs commits their steps."""
+        """Return whether the executor itself commits the steps of the thread's runs."""
         executor = self._route(thread_id)
         return executor is not None and executor.commits_steps(thread_id)
 
     def agent_of(self, thread_id: str) -> str | None:
-        """Return the agent of all runs of a thread.
-
-        Return None if each request names its agent, or if no executor of this mailbox executes runs of the
-        thread.
-        """
+        """Return the agent of all runs of a thread, or None if the agent depends on the request."""
         executor = self._route(thread_id)
         return None if executor is None else executor.agent_of(thread_id)
 
@@ -143,19 +139,20 @@ class ExecutorsByThread(SeveralExecutors):
 
 
 class JoinedEffects(RunEffects):
-    """Combines the effects of several parts of the server, each of which handles only its own threads."""
+    """Combines the run effects of several parts of the server, each of which handles its own threads."""
 
     def __init__(self, *parts: RunEffects) -> None:
         self._parts = list(parts)
 
     def add(self, part: RunEffects) -> None:
-        """Add a part that may write rows when a run starts or ends."""
+        """Add a part that stores rows when a run starts or ends."""
         self._parts.append(part)
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[Message]) -> object | None:
-        """Let the first part that handles the thread of the run write its rows for the start of the run.
+        """Let the parts store their rows for the start of a run.
 
-        Return the result of this part, or None if no part handles the thread.
+        The first result that is not None is returned, and the remaining parts are not called. Return None
+        if no part handles the thread of the run.
         """
         for part in self._parts:
             if (begun := part.begin(tx, run, messages)) is not None:
@@ -165,32 +162,32 @@ class JoinedEffects(RunEffects):
     def receive(
         self, tx: Transaction, thread_id: str, run_id: str, messages: tuple[Message, ...], *, told: bool
     ) -> tuple[Message, ...]:
-        """Let each part write its rows for messages that a run receives; return those that the run reads."""
+        """Store the rows for messages that a run receives; return the messages that the run reads."""
         for part in self._parts:
             messages = part.receive(tx, thread_id, run_id, messages, told=told)
         return messages
 
     def why_not_wait(self, tx: Transaction, run: RunRecord) -> str | None:
-        """Return the first reason of a part for which the run must not wait for a person, or None."""
+        """Return the first reason why the run must not wait for a person, or None."""
         return next(filter(None, (part.why_not_wait(tx, run) for part in self._parts)), None)
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write the rows of all parts for the end of a run."""
+        """Store the rows of all parts for the end of a run."""
         for part in self._parts:
             part.write(tx, run, accept)
 
     def put_back(self, tx: Transaction, row: RunDispatch, *, is_stop: bool) -> None:
-        """Write the rows of all parts for the end of an execution whose run is retried."""
+        """Store the rows of all parts for the end of an execution whose run is retried."""
         for part in self._parts:
             part.put_back(tx, row, is_stop=is_stop)
 
-    def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Write the rows of all parts for the withdrawal of a run's questions."""
+    def withdraw(self, tx: Transaction, run: RunRecord, *, has_begun: bool) -> None:
+        """Store the rows of all parts for the withdrawal of a run's questions."""
         for part in self._parts:
-            part.withdraw(tx, run)
+            part.withdraw(tx, run, has_begun=has_begun)
 
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
-        """Return the combined effects of a run that has ended or waits."""
+        """Return the outbox effects of a run that has ended or waits."""
         drafts = list[OutboxDraft]()
         for part in self._parts:
             drafts += part.of(tx, run)

@@ -65,7 +65,7 @@ WRITER = "runtime"
 
 
 class Fidelity(StrEnum):
-    """The kind of fact that an event reports; observations are the first to be left out."""
+    """The kind of fact that an event reports."""
 
     OBSERVED = "observed_runtime_event"
     COMMITTED = "committed_runtime_event"
@@ -102,7 +102,7 @@ _FINISHES = {
 
 
 def kept_as(event: live.AgentEvent, *, resumed: bool) -> tuple[Kept, ...]:
-    """Return the stored forms of an event; a suspended call that asks for permission has two."""
+    """Return the stored forms of an executor's event."""
     if isinstance(event, live.RunStart):
         return (("RunResumed" if resumed else "RunStarted", Fidelity.COMMITTED),)
     if isinstance(event, live.RunFinish):
@@ -123,7 +123,7 @@ def kept_as(event: live.AgentEvent, *, resumed: bool) -> tuple[Kept, ...]:
 
 
 class CapturingSink:
-    """Collects the events of one execution that are stored, and passes every event on."""
+    """Collects the events of one execution that must be stored, and passes every event on."""
 
     def __init__(
         self,
@@ -142,12 +142,12 @@ class CapturingSink:
         self._count = 0
 
     async def emit(self, event: live.AgentEvent) -> None:
-        """Collect an event if it must be stored, and pass it on."""
+        """Collect an event if the event must be stored, and pass the event on."""
         self.keep(event)
         await self._inner.emit(event)
 
     def keep(self, event: live.AgentEvent) -> None:
-        """Collect an event if it must be stored; the event is published later."""
+        """Collect an event if the event must be stored."""
         stored_event = kept_as(event, resumed=self._resumed)
         if isinstance(event, live.RunStart):
             self._resumed = True  # a second start event in one execution continues the run
@@ -170,7 +170,7 @@ class CapturingSink:
 
 
 class Capture:
-    """The rules that decide which events of executions are stored, and with which origin."""
+    """The rules that decide which events of executions are stored."""
 
     def __init__(self, durability: RuntimeEventDurability, origin: str) -> None:
         self.everything = durability is RuntimeEventDurability.FULL_FIDELITY
@@ -179,7 +179,7 @@ class Capture:
 
 @dataclass(slots=True, eq=False)
 class RunCoordinator:
-    """Commits the steps of one execution; each commit proves the claim and adds the collected events."""
+    """Commits the steps of one execution, with a proof of the claim and the collected events."""
 
     inner: CommitCoordinator
     claim: Claim | None
@@ -194,7 +194,7 @@ class RunCoordinator:
         return self.inner.storage_identity
 
     def owned(self, commit: ThreadCommit) -> ThreadCommit:
-        """Return a commit with the proof of the claim, the collected events, and ids for its messages."""
+        """Return a commit with the proof of the claim, the collected events, and message ids."""
         return replace(
             commit,
             claim=commit.claim or self.claim,
@@ -205,9 +205,9 @@ class RunCoordinator:
         )
 
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
-        """Write the commit together with the collected events, which are kept after a failure.
+        """Store the commit together with the collected events.
 
-        If the store is unavailable, the commit is repeated until the execution is stopped.
+        The commit is repeated while the store is unavailable.
 
         Raises:
             StaleClaim: Another worker owns the run, or no worker owns it.
@@ -244,10 +244,10 @@ ALL_KEPT: Final = 64 * KEPT
 
 
 class EventStream:
-    """The events of a run for one reader; `async for event in stream` ends when the run ends.
+    """The events of a run for one reader.
 
-    If the reader is slower than the run, the oldest events are dropped and counted. The last event of a run
-    is never dropped.
+    `async for event in stream` ends when the run ends. If the reader is slower than the run, the oldest
+    events are dropped. The last event of a run is never dropped.
     """
 
     def __init__(self, capacity: int = 256) -> None:
@@ -257,7 +257,10 @@ class EventStream:
         self.dropped = 0
 
     def put(self, event: AgentEvent) -> None:
-        """Add an event; if the stream is closed, the event is dropped."""
+        """Add an event to the stream.
+
+        A closed stream drops the event.
+        """
         if self._closed:
             return
         if len(self._waiting) == self._waiting.maxlen:
@@ -266,7 +269,7 @@ class EventStream:
         self._changed.set()
 
     def close(self) -> None:
-        """End the stream; the reader still gets the events that it contains."""
+        """End the stream after the events that the stream already contains."""
         self._closed = True
         self._changed.set()
 
@@ -287,7 +290,7 @@ class EventStream:
 
 @dataclass(slots=True, eq=False)
 class ReconnectableEventSink:
-    """Passes the events of an execution to one reader, which a later reader can replace."""
+    """Passes the events of an execution to one reader, whom a later reader can replace."""
 
     stream: EventStream | None = None
     suspended: bool = False
@@ -296,12 +299,12 @@ class ReconnectableEventSink:
     """Whether the execution has reported that it ended."""
 
     def reconnect(self, stream: EventStream) -> None:
-        """Pass events to this reader from now on; the stream of the former reader ends."""
+        """Pass events to a new reader, and end the stream of the former reader."""
         self.close()
         self.stream = stream
 
     async def emit(self, event: AgentEvent) -> None:
-        """Record whether an event suspends or ends the run, and pass the event on if there is a reader."""
+        """Pass an event to the reader, and record whether the event suspends or ends the run."""
         if isinstance(event, ToolCallDone) and event.outcome is ToolCallOutcome.SUSPENDED:
             self.suspended = True
         elif isinstance(event, ToolCallResumed):
@@ -317,7 +320,7 @@ class ReconnectableEventSink:
 
 
 class OutputKept(ExecutorAround):
-    """Stores the texts and tool calls of another executor's runs, and passes all events on."""
+    """Wraps an executor, and stores the texts and tool calls of the runs."""
 
     def __init__(self, within: RunDispatchExecutor, events: EventStore, timer: Timer) -> None:
         super().__init__(within)
@@ -327,7 +330,7 @@ class OutputKept(ExecutorAround):
         """The outages that were already logged."""
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run with the wrapped executor, and store its output."""
+        """Execute a run with the wrapped executor, and store the output."""
         gathered, tasks = _Gathered(activation, sink), list[Tasks]()
 
         def keep_on() -> None:
@@ -356,7 +359,6 @@ class OutputKept(ExecutorAround):
             await self._timer.sleep(PAUSE_MS)
 
     async def _write(self, gathered: "_Gathered") -> PostroomError | None:
-        """Write the collected output; return the error if some of it could not be written."""
         async with gathered.writing:
             while (draft := gathered.next()) is not None:
                 try:
@@ -378,7 +380,7 @@ class OutputKept(ExecutorAround):
 
 
 class _Gathered:
-    """Collects the texts of one execution until they are stored, and passes every event on."""
+    """Collects the texts of one execution until the texts are stored."""
 
     def __init__(self, activation: RunActivation, inner: EventSink) -> None:
         self.run_id = activation.run_id
@@ -399,7 +401,6 @@ class _Gathered:
         """A function that is called when the first event is collected."""
 
     async def emit(self, event: AgentEvent) -> None:
-        """Collect the text of an event, and pass the event on."""
         if isinstance(event, TextDelta):
             self._gather(event.delta)
         elif isinstance(event, StreamReset):
@@ -412,7 +413,6 @@ class _Gathered:
         await self._inner.emit(event)
 
     def next(self) -> CanonicalEventDraft | None:
-        """Return the next event to store, or None if there is none."""
         if not self._waiting:
             self.has_some.clear()
             return None
@@ -431,7 +431,6 @@ class _Gathered:
         )
 
     def written(self) -> None:
-        """Remove the stored event from the collected output."""
         self._waiting.pop(0)
         self._count += 1
 
@@ -460,7 +459,6 @@ class _Gathered:
 
 
 def _step(event: AgentEvent) -> tuple[str, dict[str, Json]] | None:
-    """Return the stored form of a tool call, its end, or a model call, or None for every other event."""
     if isinstance(event, ToolCallReady):
         return CALL, {"id": event.id, "name": event.name, "arguments": _detail(event.arguments)}
     if isinstance(event, ToolCallDone):
@@ -487,7 +485,7 @@ async def output_after(events: EventStore, scope: EventScope, after: int) -> tup
 
 
 async def read_output(events: EventStore, scope: EventScope, *, most: int = SHOWN) -> Output:
-    """Return the last stored lines of a run's output, with at most `most` characters."""
+    """Return the last lines of a run's stored output, with at most `most` characters."""
     newest = end = await events.count(scope)
     parts, length = list[str](), 0
     while end > 0 and length <= most:

@@ -148,7 +148,7 @@ _BOUNDARIES = {
 def validate_run_inputs(
     thread_id: str, messages: Sequence[Message], *, allow_empty: bool, new_id: Ids
 ) -> tuple[str, tuple[Message, ...]]:
-    """Return the trimmed thread id, or a new id if it is blank, and the messages with an id each.
+    """Return the thread id and the messages of a request, with missing ids generated.
 
     Raises:
         InvalidSubmission: The request has neither a message nor a decision, or a message is invalid.
@@ -193,7 +193,7 @@ def validate_run_inputs(
 
 
 def refuse_odd_id(name: str, value: str) -> None:
-    """Reject an id that not every store can store.
+    """Raise an error for an id that some stores cannot store.
 
     Raises:
         InvalidSubmission: The id is too long, or contains NUL or a lone surrogate.
@@ -209,7 +209,7 @@ def refuse_odd_id(name: str, value: str) -> None:
 
 
 def refuse_bad_delivery(request: RunActivation) -> None:
-    """Reject delivery options that no dispatch can have.
+    """Raise an error for delivery options that no dispatch can have.
 
     Raises:
         InvalidSubmission: An id is blank, or a number is out of range.
@@ -295,7 +295,7 @@ def _refuse_odd_numbers(options: DeliveryOptions) -> None:
 
 
 def refuse_missed_deadline(options: DeliveryOptions, now: int) -> None:
-    """Reject a deadline that passes before the run can start.
+    """Raise an error for a deadline that passes before the run can start.
 
     Raises:
         InvalidSubmission: The deadline is before `now` (in milliseconds since the epoch), or before the end
@@ -322,7 +322,7 @@ def refuse_missed_deadline(options: DeliveryOptions, now: int) -> None:
 
 
 class GaveWay(NamedTuple):
-    """The runs and dispatches that ended so that another run can start."""
+    """The runs and dispatches that ended so that a new run can start."""
 
     interrupt: Interrupt
     ended: EndedRuns
@@ -332,7 +332,7 @@ class GaveWay(NamedTuple):
 
 
 class Prepared(Record, frozen=True, kw_only=True):
-    """The rows of a submission: first the planned rows, then the written ones."""
+    """The rows that a submission stores."""
 
     activation: RunActivation
     """The request, completed by the decisions of the plan."""
@@ -365,17 +365,17 @@ class Prepared(Record, frozen=True, kw_only=True):
 
     @property
     def dispatch_id(self) -> str:
-        """The id of the dispatch that executes the request, or "" if there is none."""
+        """The id of the dispatch that executes the request, or "" without a dispatch."""
         return self.run.dispatch_id or ""
 
     @property
     def first_seq(self) -> int:
-        """The number that the first message of the request has in the thread."""
+        """The number of the request's first message in the thread."""
         return (self.commit.expected_message_count or 0) + 1
 
 
 def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
-    """Return the thread's open or latest run if it waits for input, or None otherwise."""
+    """Return the thread's open or latest run that waits for input, or None."""
     thread_id = state.thread.id if state.thread else None
     for run in (state.open_run, state.latest_run):
         if run is not None and run.status is RunStatus.WAITING and thread_id in (None, run.thread_id):
@@ -384,20 +384,25 @@ def reusable_waiting_run(state: ThreadState) -> RunRecord | None:
 
 
 def goes_on(run: RunRecord, request: RunActivation) -> bool:
-    """Return whether a request resumes a waiting run; it does not if it answers none of its questions."""
+    """Return whether a request resumes a waiting run.
+
+    A request that answers none of the run's questions does not resume the run.
+    """
     is_for_it = request.run_id is not None or bool(request.decisions)
     return is_for_it or not run.open_tickets or not request.messages
 
 
 def choose_boundary(request: RunActivation) -> Boundary | None:
-    """Return the boundary at which a request reads pending messages, or None if it reads none."""
-    return None if request.decisions else _BOUNDARIES.get(request.trace.run_mode)
+    """Return the boundary at which a request reads pending messages, or None if the request reads none."""
+    if request.decisions:
+        return None if request.messages else Boundary.RESUME_INPUT
+    return _BOUNDARIES.get(request.trace.run_mode)
 
 
 def selected_messages(
     request: RunActivation, state: ThreadState, run_id: str, *, pending_zone: bool, now: int
 ) -> tuple[tuple[Message, ...], tuple[PendingVersion, ...]]:
-    """Return the first input of the run, and the part of this input that was pending on the thread.
+    """Return the first input of the run, and the versions of the pending messages in that input.
 
     Raises:
         DeliveryBlocked: A barrier precedes the new messages, or a message must be read alone.
@@ -453,7 +458,7 @@ def plan_submission(  # noqa: PLR0913 - the results of earlier steps, by name
     config: MailboxConfig,
     now: int,
 ) -> Prepared:
-    """Return the rows of a submission, which are valid while the state that was read is unchanged.
+    """Plan the rows of a submission. The plan is valid while the given state is unchanged.
 
     Raises:
         StaleDecision: A question already has another answer, or has timed out.
@@ -490,7 +495,7 @@ def plan_submission(  # noqa: PLR0913 - the results of earlier steps, by name
     run_input = RunMessageInput(
         thread_id=run.thread_id, range=covered, trigger_message_ids=tuple(dict.fromkeys(all_triggers))
     )
-    answers = tuple(_answers(run, request, now)) if request.decisions else ()
+    answers = tuple(_answers(run, request, joins, now)) if request.decisions else ()
     written = replace(
         run,
         answered=(*run.answered, *answers),
@@ -521,7 +526,7 @@ def plan_submission(  # noqa: PLR0913 - the results of earlier steps, by name
 
 
 def agent_of(request: RunActivation, before: RunRecord | None) -> str:
-    """Return the agent that a request names, or else the agent of the thread's previous run."""
+    """Return the agent that a request names, or the agent of the thread's previous run."""
     return request.agent_id or (DEFAULT_AGENT if before is None else before.agent_id)
 
 
@@ -533,7 +538,7 @@ def build_dispatch(
     now: int,
     queued_at: int | None = None,
 ) -> RunDispatch:
-    """Return the dispatch of a prepared request; `queued_at` determines its place in the thread's queue.
+    """Return the dispatch of a prepared request. `queued_at` determines the dispatch's place in the queue.
 
     Raises:
         InternalError: The request was not prepared.
@@ -548,7 +553,9 @@ def build_dispatch(
         thread_id=activation.thread_id,
         run_id=run_id,
         created_at=created_at,
-        available_at=now + options.delay_ms if options.delay_ms else 0,
+        available_at=_due_at(activation, now)
+        if activation.decisions
+        else (now + options.delay_ms if options.delay_ms else 0),
         updated_at=created_at,
         priority=options.priority,
         max_attempts=options.max_attempts or config.default_max_attempts or DEFAULT_MAX_ATTEMPTS,
@@ -561,7 +568,7 @@ def build_dispatch(
 
 
 def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
-    """Return a request that resumes a run, with the run's own options, limit keys and retry options."""
+    """Return a request that resumes a run, with the options of the run."""
     if run.activation is None:
         return request
     own, options = run.activation.options, request.options
@@ -580,8 +587,10 @@ def _of_its_run(request: RunActivation, run: RunRecord) -> RunActivation:
     return replace(request, delivery=delivery)
 
 
-def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredTicket]:
-    """Return the questions of a run that the request answers, with the answers, each decision once.
+def _answers(
+    run: RunRecord, request: RunActivation, joins: RunDispatch | None, now: int
+) -> list[AnsweredTicket]:
+    """Return the questions of a run that the request answers, with the answers.
 
     Raises:
         StaleDecision: A question has another answer or has timed out, or the run now asks other questions.
@@ -600,7 +609,9 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
                 continue
             before = next((answered for answered in run.answered if answered.ticket == ticket), None)
             if before is None:
-                ticket.refuse_late(now)
+                # A run claimed after its question timed out has continued, whatever the local clock says.
+                now = now if joins is None else max(now, joins.claimed_at or 0)
+                run.refuse_late(ticket, decision, now=now)
                 answered_tickets.append(AnsweredTicket(ticket=ticket, decision=decision))
             elif before.decision.decision_id != decision.decision_id:
                 raise StaleDecision(f"question {ticket.ticket_id!r} has already been answered", value=call_id)
@@ -608,13 +619,12 @@ def _answers(run: RunRecord, request: RunActivation, now: int) -> list[AnsweredT
 
 
 def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
-    """Convert the request to one that resumes a run; a run that woke itself keeps its mode."""
     activation = activation.continuing(run_id)
     return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
 
 
 def _merge_request(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:
-    """Merge new messages and decisions into a queued request; repeated ones are added only once."""
+    """Merge new messages and decisions into a queued request, without duplicates."""
     known_decision_ids = {resume.decision_id for _, resume in queued.seeded_decisions}
     fresh = tuple(
         decision for decision in more.seeded_decisions if decision[1].decision_id not in known_decision_ids
@@ -636,7 +646,10 @@ class MailboxDispatchStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailboxSubmitResult:
-    """The result of a submission; `joined` means that its message was added to a queued dispatch."""
+    """The result of a submission.
+
+    `joined` is true if the messages were added to an already queued dispatch.
+    """
 
     dispatch_id: str
     run_id: str
@@ -646,27 +659,25 @@ class MailboxSubmitResult:
 
 
 class _Known(NamedTuple):
-    """A request's run that is already stored, with its thread."""
-
     thread_id: str
     run_id: str
 
 
 class _PinNeeded(Exception):
-    """Raised if a new run is needed, but the executor has not been asked for the run's pin yet."""
+    """Raised if a new run needs a pin that the executor has not provided yet."""
 
 
 class _Acceptable(Exception):
-    """Raised to roll back a trial that showed that the submission could replace the active run."""
+    """Raised to roll back a trial, after the trial showed that the submission can replace the active run."""
 
 
 class _LeftWaiting(Exception):
-    """Raised if a run of the thread waits, and the messages may not resume it."""
+    """Raised if the thread has a waiting run that the messages may not resume."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Submission:
-    """A request that is being submitted, with its policy, its ids, and the rows that were written."""
+    """A request that is being submitted, with the ids and rows that the submission creates."""
 
     request: RunActivation
     policy: BusyPolicy = BusyPolicy.QUEUE
@@ -692,6 +703,8 @@ class Submission:
     """The pin of a new run, or the error if it has none, or None if the executor was not asked yet."""
     prepared: Prepared | None = None
     """The rows that were written, or None if the messages are now pending."""
+    kept: tuple[RunDispatch, Sequence[tuple[str, ToolCallResume]]] | None = None
+    """The active run for which decisions were stored, and these decisions."""
     wakes: bool = False
     """Whether the messages are pending, and the active run reads them at its next step."""
     looks_again: bool = False
@@ -699,7 +712,7 @@ class Submission:
 
 
 class Submissions:
-    """Accepts work for the queue: single requests, many requests, and messages for runs of threads."""
+    """Accepts work for the queue."""
 
     def __init__(
         self,
@@ -716,9 +729,7 @@ class Submissions:
         self._control = control
 
     def checked(self, request: RunActivation, *, background: bool) -> RunActivation:
-        """Return a valid request with its run mode, a thread id, and an id for each message.
-
-        The mode is only replaced if it is `foreground`, the default.
+        """Return a validated request with a run mode, a thread id and message ids.
 
         Raises:
             InvalidSubmission: The request is invalid, and the text states why; nothing was read or written.
@@ -753,11 +764,12 @@ class Submissions:
         strategy: BusyPolicy = BusyPolicy.QUEUE,
         first: Joined | None = None,
     ) -> MailboxSubmitResult:
-        """Queue work; `strategy` decides what happens if the thread is busy.
+        """Queue work.
 
-        `first` is called in the same transaction, before the work is stored, unless an active run accepts the
-        messages. If a request contains only decisions, they are stored for the active run of any process. The
-        run receives the decisions during its execution, or when it next waits or restarts.
+        The transaction calls `first` before it stores the work, unless an active run accepts the messages.
+
+        If the request contains only decisions, the decisions are stored for the active run. A request with
+        decisions only stores the decisions for the active run of any process.
 
         Raises:
             StaleDecision: A call already has a decision, or its question has timed out.
@@ -788,9 +800,9 @@ class Submissions:
     async def submit_many(
         self, requests: Sequence[RunActivation], progress: Callable[[int, int], None] | None = None
     ) -> list[tuple[str, str, bool]]:
-        """Accept work for many threads, in commits of at most `MAX_BATCH`.
+        """Accept work for many threads, in commits of at most `MAX_BATCH` requests.
 
-        For each request, return its thread, its run, and whether this call created the run.
+        For each request, return the thread, the run, and whether the call created the run.
 
         Raises:
             InvalidSubmission: A request is invalid; the text names its position. Nothing was written.
@@ -815,7 +827,6 @@ class Submissions:
     async def _stored_together(
         self, requests: Sequence[RunActivation], first: int
     ) -> list[tuple[str, str, bool]]:
-        """Store requests in one commit without claiming them; a poll starts them when slots are free."""
         core, dispatcher = self._core, self._dispatcher
         cap = core.config.max_queued_per_thread
         submissions = list[Submission]()
@@ -864,10 +875,6 @@ class Submissions:
     def _one_of_many_in(
         self, tx: Transaction, together: Together, submission: Submission
     ) -> Prepared | _Known:
-        """Add a new run with its dispatch to the common commit.
-
-        A request that depends on more than the state of its thread gets a separate commit.
-        """
         request, run_id, cap = submission.request, submission.run_id, submission.queue_cap
         thread_id, trace = request.thread_id, request.trace
         if thread_id == together.runs.get(request.hints.run_id or ""):
@@ -902,9 +909,9 @@ class Submissions:
     async def submit_live_then_queue(
         self, request: RunActivation, expected_run_id: str | None = None
     ) -> MailboxSubmitResult:
-        """Pass the messages to the active run, or queue them if no run accepts them.
+        """Pass messages to the active run, or queue the messages if no run accepts them.
 
-        Delivery is at least once: if the reply of the run is lost, the messages are also queued.
+        Messages are delivered at least once.
         """
         return await self._steer_or_queue(self.checked(request, background=True), expected_run_id)
 
@@ -932,7 +939,6 @@ class Submissions:
         policy: BusyPolicy = BusyPolicy.QUEUE,
         first: Joined | None = None,
     ) -> MailboxSubmitResult:
-        """Write the run with its dispatch; if the thread is free here, claim its next dispatch, too."""
         submission = self._arriving(request, policy)
 
         async def queue() -> MailboxSubmitResult:
@@ -943,7 +949,7 @@ class Submissions:
         return await self._core.claiming.complete(queue(), name="a submission")
 
     def _arriving(self, request: RunActivation, policy: BusyPolicy) -> Submission:
-        """Reserve a worker and a slot if they are free, so that the request is claimed with its commit."""
+        """Return a submission with a reserved worker and slot, if the worker and a slot are free."""
         dispatcher = self._dispatcher
         worker = dispatcher.workers.get_or_create(request.thread_id)
         # With limits, the request is only stored, because older work under a limit must be claimed first.
@@ -959,11 +965,7 @@ class Submissions:
 
     @contextmanager
     def _reserve_slots(self, submissions: Sequence[Submission]) -> Iterator[None]:
-        """Release the reservations that did not lead to a claim when the context ends.
-
-        If the store reports a failure, the change and its claims may still have been stored. Therefore the
-        claims are then read in the background.
-        """
+        """Release unused reservations at the end of the context."""
         is_unknown = False
         try:
             yield
@@ -987,7 +989,6 @@ class Submissions:
                 dispatcher.look_for_unexecuted()
 
     async def _gone_on(self, submission: Submission, prepared: Prepared) -> MailboxSubmitResult:
-        """Execute a claimed submission; if nothing was claimed, start due work of the thread."""
         dispatcher, thread_id, claimed = self._dispatcher, submission.request.thread_id, prepared.claimed
         worker = dispatcher.workers.get_or_create(thread_id)
         try:
@@ -1017,7 +1018,9 @@ class Submissions:
     async def submit(
         self, request: RunActivation, *, strategy: BusyPolicy = BusyPolicy.INTERRUPT
     ) -> tuple[MailboxSubmitResult, EventStream]:
-        """Execute the request now and stream its events; by default, the thread's active run is cancelled.
+        """Execute a request now, and stream the events of the run.
+
+        By default, the thread's active run is cancelled.
 
         Raises:
             ActiveRunConflict: The active run did not stop; nothing was written.
@@ -1097,11 +1100,7 @@ class Submissions:
         raise ActiveRunConflict(ACTIVE_RUN_CONFLICT_MESSAGE, value=thread_id)
 
     async def _replace_active(self, active: RunDispatch, submission: Submission) -> Prepared | None:
-        """Replace an active run by a submission; return None if the run does not stop.
-
-        If the submission is rejected nevertheless, the run continues at once. If the store fails, the run
-        continues after `PLACE_KEPT_MS`.
-        """
+        """Replace an active run by a submission; return None if the run does not stop."""
         await self._refuse_unfit(submission, active)
         if not await self._control.give_way(active):
             return None
@@ -1113,7 +1112,6 @@ class Submissions:
             raise
 
     async def _stored_now(self, submission: Submission) -> Prepared:
-        """Store a submission together with its claim, so that recovery cannot release the claim."""
         worker = self._dispatcher.workers.get_or_create(submission.request.thread_id)
         worker.storing += 1
         try:
@@ -1122,10 +1120,7 @@ class Submissions:
             worker.storing -= 1
 
     async def _refuse_unfit(self, submission: Submission, active: RunDispatch) -> None:
-        """Raise an error if the request could not be stored even after the active dispatch had ended.
-
-        To find out, a change ends the dispatch, stores the request, and is rolled back.
-        """
+        """Raise an error if the request could not be stored even after the end of the active dispatch."""
         request = submission.request
         await self._make_ids(submission, is_new=True)
         parent = request.trace.parent_thread_id or request.thread_id
@@ -1150,7 +1145,7 @@ class Submissions:
 
     @asynccontextmanager
     async def _wanting(self, thread_id: str) -> AsyncIterator[None]:
-        """Keep this process from claiming the thread's queued dispatches while a caller waits."""
+        """Keep the process from claiming the thread's queued dispatches while a caller waits."""
         worker = self._dispatcher.workers.get_or_create(thread_id)
         worker.foreground += 1
         try:
@@ -1180,9 +1175,9 @@ class Submissions:
         messages: Sequence[Message],
         mode: DeliveryMode,
     ) -> MailboxSubmitResult | None:
-        """Store messages as their delivery mode prescribes; return the run that was started, or None.
+        """Store messages with the delivery rules in `mode`, and return the run that the messages started.
 
-        Messages with known ids are ignored, so the call can safely be repeated.
+        Known message ids are ignored, so a repeated call is safe.
 
         Raises:
             QueueFull: More than `max_pending_per_thread` messages would be pending on the thread; none was
@@ -1213,10 +1208,10 @@ class Submissions:
         key: str,
         within: str | None = None,
     ) -> T:
-        """Execute a change that may deliver messages to runs of `thread_ids`, or cancel waiting runs.
+        """Execute `change` in a transaction, in which `change` may deliver messages to runs.
 
-        A message that cannot start a run becomes pending, and is checked again later. If the change writes
-        the end of a run, `within` is the thread of this run, which is locked together with the others.
+        A message that cannot start a run becomes pending. `within` names another thread to lock: the thread
+        of a run that `change` ends.
 
         Raises:
             ThreadsNeeded: The change needs further threads; nothing was written.
@@ -1236,7 +1231,8 @@ class Submissions:
             if locks:
                 tx.lock(*locks)
             for arrival in arrivals.values():  # reset the results of an earlier execution of this change
-                arrival.prepared, arrival.wakes, arrival.looks_again = None, False, False
+                arrival.prepared, arrival.kept = None, None
+                arrival.wakes, arrival.looks_again = False, False
             cancelled.clear()
 
             def put(
@@ -1290,12 +1286,10 @@ class Submissions:
         mode: DeliveryMode,
         decisions: Sequence[tuple[str, ToolCallResume]] = (),
     ) -> None:
-        """Start a run on the messages, or store them as pending behind another run; the thread is locked.
-
-        If one of the messages is already known, no run is started, and the pending messages are checked one
-        by one.
-        """
         arrival.prepared, arrival.looks_again = None, mode.starts_run
+        if decisions and (row := self._control.kept_in(tx, mode.target_run_id or "", decisions)):
+            arrival.kept = row, decisions
+            mode = replace(mode, boundary=Boundary.RESUME_INPUT)  # the run reads the message with them
         arrival.wakes = mode.boundary in (Boundary.INTERRUPT, Boundary.NEXT_STEP)
         begins = mode.starts_run and not mode.barrier and mode.is_read_at(Boundary.NEW_RUN, None)
         if begins:
@@ -1311,13 +1305,14 @@ class Submissions:
                 if error is not arrival.pin:
                     raise
         if arrival.prepared is None:
-            most = self._core.config.max_pending_per_thread
+            most = None if decisions else self._core.config.max_pending_per_thread
             for message in messages:
                 with suppress(DuplicateRecord):
                     tx.runs.put_waiting(arrival.request.thread_id, (message,), mode, most)
 
     async def _after_write(self, arrival: Submission) -> MailboxSubmitResult | None:
-        """Execute the new run after the write, or notify the active run of its pending messages."""
+        if arrival.kept is not None:
+            await self._control.tell_kept(*arrival.kept)
         if arrival.prepared is not None:
             await self._publish(arrival.prepared)
             return await self._gone_on(arrival, arrival.prepared)
@@ -1328,17 +1323,17 @@ class Submissions:
         return started
 
     async def after_run(self, thread_id: str) -> None:
-        """Start a run for input that an ended run did not read; log a failure, for recovery to retry."""
+        """Start a run for messages that an ended run did not read.
+
+        Errors are logged, not raised.
+        """
         try:
             await self.take_up_left_over(thread_id)
         except PostroomError as error:
             _LOG.warning("pending.not_taken_up", thread_id=thread_id, reason=error.describe())
 
     async def take_up_left_over(self, thread_id: str) -> MailboxSubmitResult | None:
-        """Start a new run on the pending messages of an idle thread, if one of them may start a run.
-
-        A message may start a run if its mode says so, or if its target run ended without reading it.
-        """
+        """Start a run on the pending messages of an idle thread; return None if no message starts a run."""
         if not self._core.config.pending_zone:
             return None
 
@@ -1360,10 +1355,10 @@ class Submissions:
     def resumed_in(
         self, tx: Transaction, run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]]
     ) -> Callable[[], Awaitable[None]]:
-        """Store the decisions of people about a waiting run, and queue the run again.
+        """Store people's decisions about a waiting run, and queue the run again.
 
-        The caller must have locked the run's thread, and must call the returned function after the commit, to
-        publish the events.
+        The caller must hold the lock of the run's thread. After the commit, the caller must call the returned
+        function, which publishes the events.
         """
         request = RunActivation.new(run.thread_id, [], continue_run_id=run.run_id, decisions=decisions)
         checked = self.checked(request, background=True)
@@ -1374,9 +1369,9 @@ class Submissions:
     # Planning and writing in one commit.
 
     async def prepare(self, submission: Submission, first: Joined | None = None) -> Prepared:
-        """Store the run of a request with its messages and, if it is queued, its dispatch in one transaction.
+        """Store the run, the messages and the dispatch of a request in one transaction.
 
-        `first` is called before these writes, in the same transaction.
+        `first` is called at the start of the transaction.
 
         Raises:
             UnknownRun, ForeignThread, RunNotOpen, DeliveryBlocked: The state of the thread does not allow the
@@ -1414,7 +1409,7 @@ class Submissions:
         return prepared
 
     async def _naming_its_run(self, error: DuplicateRecord, thread_id: str) -> DuplicateRecord:
-        """Return the error for a duplicate message, with the id of the run that has this message."""
+        """Return the error for a duplicate message, with the id of the run that has it."""
         message_id = str(error.value)
         run = await self._core.store.read(lambda tx: tx.runs.messages.given_to(thread_id, message_id))
         if run is None:
@@ -1424,10 +1419,6 @@ class Submissions:
         return DuplicateRecord(text, value=error.value, remedy=remedy, details={"run_id": run.run_id})
 
     async def _make_ids(self, submission: Submission, *, is_new: bool | None = None) -> None:
-        """Generate the ids of a new run and its dispatch, and ask the executor for the run's pin.
-
-        Without `is_new`, the pin is needed only if no run of the thread executes in this process.
-        """
         core, request = self._core, submission.request
         if is_new is None:
             is_new = not self._dispatcher.workers.get_or_create(request.thread_id).is_running
@@ -1446,7 +1437,10 @@ class Submissions:
         request: RunActivation,
         mode: DeliveryMode | None = None,
     ) -> Prepared:
-        """Read, decide and write under the thread's lock; `mode` applies to messages that stay pending."""
+        """Plan and store a submission under the thread's lock.
+
+        `mode` applies to messages that stay pending.
+        """
         request = activation = self._as_its_agent(request)
         state, gave_way = tx.runs.state(_look_for(request, submission)), None
         if submission.is_queued and (submission.is_now or submission.policy is not BusyPolicy.QUEUE):
@@ -1478,7 +1472,7 @@ class Submissions:
         state: ThreadState,
         mode: DeliveryMode | None,
     ) -> tuple[RunActivation, ThreadState, GaveWay | None]:
-        """Apply the policy; return the resulting request, the thread's state, and the work that ended.
+        """Apply the policy for busy threads; return the request, the thread's state, and the ended work.
 
         Raises:
             ActiveRunConflict: The thread is busy, but the policy requires an idle thread, or a caller waits
@@ -1527,7 +1521,6 @@ class Submissions:
         *,
         is_free: bool,
     ) -> Prepared:
-        """Store a run with its dispatch; if the run is the thread's next, claim and start it, too."""
         claims, dispatch, run = submission.claims, self._new_dispatch(tx, plan), plan.run
         if claims is not None and claims.places is not None and claims.is_elsewhere(tx, run.thread_id):
             claims = None
@@ -1574,7 +1567,6 @@ class Submissions:
     def _write_plan(
         self, tx: Transaction, plan: Prepared, commit: ThreadCommit, state: ThreadState | None
     ) -> Committed:
-        """Write the planned rows, and their events if the event log is in the same database."""
         if plan.answers:
             settle(tx, plan.run, plan.answers)
         in_commits = self._events.in_commits
@@ -1592,10 +1584,6 @@ class Submissions:
     def _claimed_in(
         self, tx: Transaction, plan: Prepared, claims: ClaimAsk, *, is_now: bool
     ) -> Claimed | Held | None:
-        """Claim the next dispatch of the thread.
-
-        If a caller waits (`is_now`) and the request joined a queued dispatch, claim the joined dispatch.
-        """
         if not is_now or plan.joins is None:
             return claimed_next(tx, plan.run.thread_id, claims)
         if claims.is_elsewhere(tx, plan.run.thread_id):
@@ -1611,7 +1599,7 @@ class Submissions:
         submission: Submission,
         mode: DeliveryMode | None,
     ) -> Prepared:
-        """Plan the run of a request: a new run, or a stored one that the request names or may resume.
+        """Plan the run of a request: a new run, or a stored run that the request resumes.
 
         Raises:
             UnknownRun: The request names a run to continue, and that run does not exist.
@@ -1661,7 +1649,7 @@ class Submissions:
         run_id: str,
         resumed: RunRecord | None,
     ) -> ThreadState:
-        """Return the state with the leading pending messages that the request may read.
+        """Return the thread's state with the pending messages that the request may read.
 
         Raises:
             DuplicateRecord: A message of the request is already pending on the thread.
@@ -1677,7 +1665,6 @@ class Submissions:
         return replace(state, pending=pending)
 
     async def _publish(self, prepared: Prepared) -> None:
-        """Count the written rows in the metrics, and publish their events."""
         metrics, events = self._core.metrics, self._events
         if prepared.gave_way is not None:
             for dispatch, run in prepared.gave_way.ended:
@@ -1696,7 +1683,6 @@ class Submissions:
             metrics.happened("claim")
 
     async def _tell_failure(self, submission: Submission, error: PostroomError) -> None:
-        """Publish the event that a submission could not be stored."""
         if not self._events.is_on:
             return
         core = self._core
@@ -1712,7 +1698,6 @@ class Submissions:
 
 
 def _look_for(request: RunActivation, submission: Submission) -> Look:
-    """Return the query for all data on which a request and the commit of its run depend."""
     return state_look(
         request.thread_id,
         run_id=request.run_id or submission.run_id,
@@ -1727,7 +1712,7 @@ def _look_for(request: RunActivation, submission: Submission) -> Look:
 def _going_on(
     tx: Transaction, request: RunActivation, existing: RunRecord, mode: DeliveryMode | None
 ) -> tuple[RunRecord | None, RunDispatch | None, RunRecord | None]:
-    """Return the stored run that a request resumes, its queued dispatch, and the run if it waits.
+    """Return the stored run that a request resumes, with the run's queued dispatch.
 
     Raises:
         RunNotOpen: The request names the run, which is claimed.
@@ -1749,20 +1734,20 @@ def _going_on(
 
 
 def _make_due_now(active: RunDispatch, tx: Transaction) -> None:
-    """Make a dispatch due at once after it was stopped for a submission; the thread is locked."""
     tx.lock(thread_lock(active.thread_id))
     tx.runs.dispatches.hurry(active.dispatch_id, not_before=tx.now())
 
 
-def _due_with_answers(plan: Prepared, now: int) -> int:
-    """Return when a run may resume with its new answers, in milliseconds since the epoch.
+def _due_at(activation: RunActivation, now: int) -> int:
+    """Return when a delayed or answered run is due, not before its answers are final; 0 means at once."""
+    delay_ms = activation.delivery.delay_ms
+    due = max([now + delay_ms, *(decision.held_until for _, decision in activation.decisions)])
+    return due if due > now else 0
 
-    An answer can be withdrawn until the delay of its submission has passed. The run reads all answers at
-    once, so it resumes after the longest delay. Only answers to its current questions count. If there was no
-    earlier answer, the queued dispatch is due at a question's timeout, which is ignored.
-    """
-    own = plan.activation.delivery.delay_ms if plan.activation.delivery is not None else 0
-    due = now + own
+
+def _due_with_answers(plan: Prepared, now: int) -> int:
+    """Return when a run may resume with new answers, in milliseconds since 1970."""
+    due = _due_at(plan.activation, now) or now
     tickets = plan.run.waiting.tickets if plan.run.waiting is not None else ()
     given_answered_tickets = [answered for answered in plan.run.answered if answered.ticket in tickets]
     waits_for_earlier = plan.joins is not None and len(given_answered_tickets) > len(plan.answers)
@@ -1770,11 +1755,7 @@ def _due_with_answers(plan: Prepared, now: int) -> int:
 
 
 def _without_known_messages(tx: Transaction, request: RunActivation, state: ThreadState) -> RunActivation:
-    """Return the request without its messages if an earlier copy of the request has queued the messages.
-
-    A caller that lost the reply repeats the request with the run id, but without message ids. Therefore the
-    contents of the messages are compared.
-    """
+    """Return the request without messages that an earlier copy of the request has queued."""
     run = state.run
     if run is None or run.activation is None or run.dispatch_id is None or run.thread_id != request.thread_id:
         return request
@@ -1797,9 +1778,7 @@ def _without_known_messages(tx: Transaction, request: RunActivation, state: Thre
 
 
 def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[Message]) -> None:
-    """Reject a request whose key belongs to a run that was enqueued with different content.
-
-    If the messages of the run were deleted, they cannot be compared, and the request counts as a repetition.
+    """Raise an error if a key was already used for a run with different content.
 
     Raises:
         IdempotencyConflict: The content differs, so nothing was written.
@@ -1816,14 +1795,12 @@ def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[M
 
 
 def _starting_messages(tx: Transaction, thread_id: str, run_id: str) -> Sequence[Message]:
-    """Return the messages that started a run; deleted ones are missing."""
     run = tx.runs.threads.load_run(run_id)
     ids = run.activation.trigger_message_ids if run is not None and run.activation is not None else ()
     return [record.message for record in tx.runs.messages.named(thread_id, ids)]
 
 
 def _words(message: Message) -> bytes:
-    """Return the content of a message as the store encodes it, so that tuples and lists are equal."""
     return msgspec.json.encode(_without_id(message), order="sorted")
 
 

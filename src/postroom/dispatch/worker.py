@@ -105,7 +105,7 @@ class PendingInput:
     run_id: str
 
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[Message, ...]:
-        """Return the messages that the run would read at this boundary, in order; they stay pending."""
+        """Return the pending messages that the run would read at a boundary, in order."""
 
         def look(tx: Transaction) -> tuple[PendingMessage, ...]:
             return self._leading(tx, tx.runs.threads.load_run(self.run_id), boundary, group)
@@ -116,10 +116,9 @@ class PendingInput:
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
     ) -> tuple[Message, ...]:
-        """Commit the pending messages that the run reads at this point of its execution, and return them.
+        """Commit the pending messages that the run reads at a boundary, and return the messages.
 
-        `group` selects only messages of that group. `only` selects only messages with these ids, which the
-        program has already received. The effects of the run may leave out a message that was withdrawn.
+        `group` selects the messages of one group. `only` selects messages by id.
 
         Raises:
             StaleClaim: The worker no longer owns the run, and the messages stay pending.
@@ -155,7 +154,10 @@ class PendingInput:
         return read
 
     async def stage(self, boundary: Boundary, messages: Sequence[Message]) -> None:
-        """Add messages that arrived live to the pending messages of this run; known ids are ignored."""
+        """Add messages that arrived during the run to the pending messages of the run.
+
+        Messages with known ids are ignored.
+        """
         mode = DeliveryMode(boundary=boundary, target_run_id=self.run_id)
         for message in messages:
             try:
@@ -211,10 +213,9 @@ ATTEMPT_FAILED = "RunAttemptFailed"
 
 
 class Slots:
-    """The slots for executions, in total and for each tenant, and the threads that wait for them.
+    """The slots for executions, in total and per tenant, and the queues of waiting threads.
 
-    A thread that gets no slot waits in the queue of its tenant. The next free slot goes to the waiting tenant
-    that uses the fewest slots, so that a busy thread or tenant does not delay the others.
+    A free slot goes to the waiting tenant that uses the fewest slots.
     """
 
     def __init__(self, total: int, per_tenant: int | None) -> None:
@@ -242,9 +243,9 @@ class Slots:
         return thread_id in self.waiting
 
     def take(self, thread_id: str, tenant: str, *, has_turn: bool = True) -> bool:
-        """Take a slot, or wait in the queue; return whether a slot was taken. An empty tenant means unknown.
+        """Take a slot, or wait in the queue; return whether a slot was taken.
 
-        Without `has_turn`, a thread does not take a slot that a waiting thread could use.
+        An empty tenant means an unknown tenant. Without `has_turn`, threads that already wait come first.
         """
         is_free = self.used < self.total and self.has_room(tenant)
         if is_free and (has_turn or not any(map(self.has_room, self._lines))):
@@ -257,16 +258,16 @@ class Slots:
         return False
 
     def overdraw(self, tenant: str) -> None:
-        """Take a slot even if none is free, because a person waits for the run."""
+        """Take a slot even if no slot is free, because a person waits for the run."""
         self.used += 1
         self._by_tenant[tenant] += 1
 
     def has_room(self, tenant: str) -> bool:
-        """Return whether the tenant may use one more slot."""
+        """Return whether a tenant may use another slot."""
         return self._per_tenant is None or not tenant or self._by_tenant[tenant] < self._per_tenant
 
     def move(self, tenant: str, other: str) -> bool:
-        """Move a slot from one tenant to another; return False if the second tenant has reached its limit."""
+        """Move a slot from one tenant to another; return False if the receiving tenant is at its limit."""
         if not self.has_room(other):
             return False
         self._by_tenant[tenant] -= 1
@@ -274,7 +275,7 @@ class Slots:
         return True
 
     def give(self, tenant: str) -> None:
-        """Return a slot that the tenant used."""
+        """Give back a slot that a tenant used."""
         self.used -= 1
         self._by_tenant[tenant] -= 1
         if not self._by_tenant[tenant]:
@@ -282,7 +283,7 @@ class Slots:
         self._freed.set()
 
     async def freed(self, at_most_ms: int) -> bool:
-        """Return True when a slot was freed since the last call, or False after the time limit."""
+        """Wait until a slot is freed; return False after the time limit."""
         try:
             async with asyncio.timeout(at_most_ms / 1_000):
                 await self._freed.wait()
@@ -292,13 +293,13 @@ class Slots:
         return True
 
     def stand_in_line(self, thread_id: str, tenant: str) -> None:
-        """Put a thread at the end of its tenant's queue, unless it is already in the queue."""
+        """Put a thread at the end of the tenant's queue, unless the thread is already queued."""
         if thread_id not in self.waiting:
             self.waiting[thread_id] = tenant
             self._lines.setdefault(tenant, {})[thread_id] = None
 
     def next_in_line(self) -> str | None:
-        """Remove and return the next thread: the first one of the tenant that uses the fewest slots."""
+        """Remove and return the next queued thread of the tenant that uses the fewest slots."""
         if not self.free:
             return None
         may = [tenant for tenant in self._lines if self.has_room(tenant)]
@@ -319,10 +320,10 @@ class Slots:
 
 
 class Commands:
-    """Receives commands for the active runs of this process."""
+    """Receives commands for the active runs of the current process."""
 
     def __init__(self, core: Core, workers: Workers) -> None:
-        """Create the receiver of commands for these workers."""
+        """Create the receiver of commands for the given workers."""
         self._core = core
         self._workers = workers
         self._taken: set[tuple[str, str]] = set()
@@ -331,7 +332,10 @@ class Commands:
         """Whether this object listens for commands."""
 
     def serve(self) -> None:
-        """Listen for commands until the mailbox is closed; a repeated call has no effect."""
+        """Listen for commands until the mailbox is closed.
+
+        A repeated call has no effect.
+        """
         if not self.is_served:
             self.is_served = True
             self._core.tasks.start(self._serve(), name="commands")
@@ -359,7 +363,6 @@ class Commands:
                         self._hand_over(dispatch_id, command)
 
     def _hand_over(self, dispatch_id: str, command: LiveRunCommand) -> None:
-        """Pass a command to the executor once; offer a decision that the executor rejected again later."""
         executor = self._core.executor
         decide = executor.send_decision
         try:
@@ -369,7 +372,7 @@ class Commands:
                 self._workers.cancel(dispatch_id, executor.cancel)
             for call_id, resume in command.decisions:
                 call = dispatch_id, call_id
-                if call not in self._taken and decide(dispatch_id, call_id, resume):
+                if not resume.held_until and call not in self._taken and decide(dispatch_id, call_id, resume):
                     self._taken.add(call)
         except Exception:  # executors are user code; the other commands must still be delivered
             _LOG.exception("run.not_told", dispatch_id=dispatch_id, command=command.kind.value)
@@ -389,7 +392,7 @@ class DispatchAttempt(StrEnum):
 
 
 class Dispatcher:
-    """Claims due dispatches within the limits, executes them, and stores their starts and ends."""
+    """Claims due dispatches within the limits, executes runs, and stores the starts and ends."""
 
     def __init__(
         self,
@@ -428,9 +431,9 @@ class Dispatcher:
         self._was_full = False
 
     async def try_dispatch_next(self, thread_id: str, *, has_turn: bool = False) -> DispatchAttempt:
-        """Claim and start the thread's next due dispatch, if this process executes no run of the thread.
+        """Claim and start the thread's next due dispatch, if the thread's worker is idle.
 
-        Without `has_turn`, the thread waits behind the threads that already wait for a slot.
+        Without `has_turn`, threads that already wait for a slot come first.
         """
         worker = self.workers.get(thread_id)
         if worker is None:
@@ -445,11 +448,7 @@ class Dispatcher:
         return await self._core.claiming.complete(self._write_claim(thread_id, worker), name="a claim")
 
     async def try_all(self, thread_ids: Sequence[str]) -> int:
-        """Claim the next due dispatch of each thread while slots are free; return how many were started.
-
-        The store receives all claims together and writes them in one commit. A thread without a free slot
-        waits in the queue.
-        """
+        """Claim the next due dispatch of each thread while slots are free; return the number of starts."""
         for thread_id in thread_ids:
             self.workers.get_or_create(thread_id)
         async with asyncio.TaskGroup() as group:
@@ -460,7 +459,6 @@ class Dispatcher:
         return sum(claim.result() is DispatchAttempt.CLAIMED for claim in claims)
 
     async def _write_claim(self, thread_id: str, worker: MailboxWorker) -> DispatchAttempt:
-        """Write the claim for a reserved slot, and start the claimed dispatch."""
         core, asks = self._core, self.asks()
 
         def claim(tx: Transaction) -> Claimed | Held | None:
@@ -491,19 +489,15 @@ class Dispatcher:
         return DispatchAttempt.NO_ELIGIBLE
 
     def look_for_unexecuted(self) -> None:
-        """Start a task that releases claims of this process without an execution.
-
-        A claim has no execution if the store's reply to the claim was lost.
-        """
+        """Start a task that releases claims without an execution."""
         if not self._core.tasks.closed:
             self._core.tasks.start(self.release_unexecuted(), name="claims")
 
     async def release_unexecuted(self, claimed: Sequence[RunDispatch] | None = None) -> None:
-        """Release each dispatch that this process has claimed but is not executing; count no attempt.
+        """Release the dispatches that the process has claimed but does not execute.
 
-        `claimed` contains these dispatches; if it is None, they are read from the store. A claim whose reply
-        has not arrived yet has a reserved worker, and is not released. The streams of readers without a run
-        are closed. A failure is logged.
+        No attempt is counted. If `claimed` is None, the dispatches are read from the store. Errors are
+        logged, not raised.
         """
         try:
             for row in await self.unexecuted() if claimed is None else claimed:
@@ -519,11 +513,11 @@ class Dispatcher:
             await self.end_readers()
 
     def claim_tokens(self) -> frozenset[str]:
-        """Return the tokens of the claims whose runs this process executes and may continue."""
+        """Return the tokens of the claims whose runs the process executes."""
         return frozenset(token for token, job in self.leases.jobs.items() if job.end is None)
 
     async def unexecuted(self) -> tuple[RunDispatch, ...]:
-        """Return the dispatches that this process has claimed but is not executing.
+        """Return the dispatches that the process has claimed but does not execute.
 
         Raises:
             StoreError: The store cannot be read.
@@ -535,11 +529,9 @@ class Dispatcher:
     def reserve(
         self, thread_id: str, worker: MailboxWorker, tenant: str | None = None, *, has_turn: bool = False
     ) -> bool:
-        """Reserve the thread's worker and a slot for a claim; return False if either is taken.
+        """Reserve the thread's worker and a slot for a claim; return False if none is free.
 
-        The method never awaits, so no other task can take them in between.
-
-        Without `has_turn`, the thread gets no slot while older work waits for one.
+        Without `has_turn`, threads that already wait for a slot come first. The method never awaits.
         """
         worker.is_wanted = worker.status is not WorkerStatus.IDLE
         if not self.accepting or worker.status is not WorkerStatus.IDLE or worker.foreground:
@@ -551,7 +543,7 @@ class Dispatcher:
         return True
 
     def unreserve(self, worker: MailboxWorker) -> bool:
-        """Release a reservation; return whether another caller tried to reserve, and must check again."""
+        """Release a reservation; return whether another caller tried to reserve the worker."""
         wanted, worker.is_wanted = worker.is_wanted, False
         if worker.status is WorkerStatus.CLAIMING:
             worker.status = WorkerStatus.IDLE
@@ -559,11 +551,9 @@ class Dispatcher:
         return wanted
 
     def asks(self, *, is_now: bool = False) -> ClaimAsk:
-        """Return a request by this process to claim a dispatch.
+        """Return a request with which this process can claim a dispatch.
 
-        The run starts with the claim, unless its tenant must be checked first.
-
-        `is_now` means that a caller waits for the run, which starts even if a limit is reached.
+        `is_now` is true if a caller waits for the run. Such a run starts even if a limit is reached.
         """
         core = self._core
         return ClaimAsk(
@@ -579,11 +569,7 @@ class Dispatcher:
         )
 
     def _asks_next(self, job: Job) -> ClaimAsk | None:
-        """Return the request to claim the thread's next dispatch, or None if other threads come first.
-
-        If all slots are taken, a busy thread keeps its slot for a limited time. After that time, the thread
-        yields to work that this process does not know: delayed work, and work that other processes queued.
-        """
+        """Return the request to claim the thread's next dispatch, or None if waiting threads come first."""
         asks, core = self.asks(), self._core
         worker = self.workers.get_or_create(job.dispatch.thread_id)
         job.has_followers |= worker.is_wanted
@@ -600,11 +586,7 @@ class Dispatcher:
         return asks
 
     async def begin_or_release(self, begun: Claimed) -> DispatchAttempt:
-        """Execute a claimed dispatch in its reserved slot.
-
-        The dispatch is released if its tenant has no free slot, or if a run for which a caller waits took
-        over the worker and its slot before the store replied.
-        """
+        """Execute a claimed dispatch in the reserved slot, or release the claim without a free slot."""
         claimed = begun.dispatch
         worker = self.workers.get_or_create(claimed.thread_id)
         if worker.status is not WorkerStatus.CLAIMING:
@@ -620,7 +602,7 @@ class Dispatcher:
         return DispatchAttempt.CLAIMED
 
     def begin_foreground(self, begun: Claimed, stream: EventStream | None) -> None:
-        """Execute a dispatch that a person waits for, even beyond the limits."""
+        """Execute a dispatch for which a person waits, even beyond the limits."""
         worker = self.workers.get_or_create(begun.dispatch.thread_id)
         self.slots.overdraw(begun.dispatch.tenant)
         if worker.status is WorkerStatus.CLAIMING:
@@ -628,17 +610,17 @@ class Dispatcher:
         self._begin(worker, begun, ReconnectableEventSink(stream))
 
     def read_along(self, dispatch_id: str, stream: EventStream) -> None:
-        """Register the reader of a dispatch that is about to be queued, in case it executes here."""
+        """Register a reader for the events of a dispatch before the dispatch is queued."""
         self._readers[dispatch_id] = ReconnectableEventSink(stream)
 
     def stop_reading(self, dispatch_id: str) -> None:
-        """Close the stream of a dispatch that this process will not execute."""
+        """Close the stream of a dispatch that the process will not execute."""
         reader = self._readers.pop(dispatch_id, None)
         if reader is not None:
             reader.close()
 
     def reconnect(self, thread_id: str, stream: EventStream) -> bool:
-        """Pass the events of the thread's active run to this reader; return False if there is none."""
+        """Pass the events of the thread's active run to a reader; return False without an active run."""
         worker = self.workers.get(thread_id)
         if worker is None or worker.job is None:
             return False
@@ -654,9 +636,9 @@ class Dispatcher:
         self._core.metrics.waiting_threads.set(len(self.slots.waiting))
 
     async def end_readers(self) -> None:
-        """Close the streams of dispatches that ended while queued, or that another process executes.
+        """Close the streams of dispatches that the process will not execute.
 
-        The last event of each stream reports the end of the run. A failure is logged.
+        The last event of each stream reports the end of the run. Errors are logged, not raised.
         """
         try:
             rows = await self._core.store.read(
@@ -672,7 +654,7 @@ class Dispatcher:
                 self.stop_reading(row.dispatch_id)
 
     async def end_reading(self, ended: RunDispatch) -> None:
-        """Send the last event of a run to the reader of its queued dispatch, and close the stream."""
+        """Send the last event of a run to the reader of the queued dispatch, and close the stream."""
         if (reader := self._readers.get(ended.dispatch_id)) is not None:
             if not reader.finished:
                 termination = ended.termination or derive_termination(ended)
@@ -691,26 +673,22 @@ class Dispatcher:
         return frozenset(self.held)
 
     async def ends_are_stored(self) -> None:
-        """Wait, for 2 to 102 ms, until the runs whose ends are being stored have freed their slots.
-
-        Short runs that start together also end together, so one commit can fill their slots again.
-        """
+        """Wait 2 to 102 ms until the ends of finished runs are stored and slots are free."""
         await asyncio.sleep(_TOGETHER_S)
         if self._ending:
             await asyncio.wait(tuple(self._ending), timeout=_MAX_END_S)
 
     async def idle(self) -> None:
-        """Wait until this process executes no run."""
+        """Wait until the process executes no run."""
         while self._executing:
             self._idle.clear()
             await self._idle.wait()
 
     def leave(self, stays: Callable[[str], bool] | None = None) -> None:
-        """Stop every execution and queue its run again.
+        """Stop every execution, and queue the runs again.
 
-        A stop counts as an interruption, not as a failed attempt.
-
-        An execution continues if `stays` returns True for its thread.
+        A stop counts as an interruption, not as a failed attempt. An execution continues if `stays` returns
+        True for its thread.
         """
         self._core.is_leaving = self._core.is_leaving or stays is None
         for job in list(self.leases.jobs.values()):
@@ -748,7 +726,6 @@ class Dispatcher:
         return job
 
     async def _serve(self, job: Job) -> None:
-        """Execute a claimed dispatch to its end, and then start the thread's next work."""
         try:
             if await self._guard(job, self._store_start(job)):
                 await self._run_isolated(job)
@@ -764,7 +741,7 @@ class Dispatcher:
         await self._go_on(job)
 
     async def _store_start(self, job: Job) -> bool:
-        """Store the start of the execution; return False if there is nothing to execute.
+        """Store the start of the execution; return False if no execution is needed.
 
         Raises:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
@@ -806,7 +783,7 @@ class Dispatcher:
         return True
 
     async def _prepare(self, job: Job) -> None:
-        """Load the run of a job and build the executor's request, if there is something to execute.
+        """Load the run of a job, and build the request for the executor.
 
         Raises:
             DeadlinePassed: The deadline of the dispatch has passed.
@@ -856,10 +833,7 @@ class Dispatcher:
             job.told = CapturingSink(job.sink, buffer, core.capture, dispatch, resumed=resumed)
 
     async def _run_isolated(self, job: Job) -> None:
-        """Run the executor in this task until it ends or its lease is lost; keep its result or exception.
-
-        A cancellation is raised only if it is meant for the task, not if it is meant for the job.
-        """
+        """Run the executor until the execution ends or the lease is lost, and keep the result."""
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine is run by a task
         alarms: list[asyncio.Task[None]] = []
@@ -898,7 +872,7 @@ class Dispatcher:
         job.ended = ended if job.end is None else None
 
     async def _leave_behind(self, job: Job, task: "asyncio.Task[None]") -> None:
-        """Abandon an executor that ignores its cancellation, so that nothing waits for its task."""
+        """Abandon an executor that ignores cancellation."""
         await self._core.timer.sleep(self._core.config.stop_wait_ms)
         if not job.is_executing:
             return
@@ -910,7 +884,7 @@ class Dispatcher:
         await self._go_on(job)
 
     async def _guard(self, job: Job, step: Awaitable[bool]) -> bool:
-        """Return the result of a step, or False if it failed and the dispatch was handled elsewhere."""
+        """Return the result of a step, or False if the step failed."""
         try:
             return await step
         except StaleClaim as error:
@@ -931,7 +905,7 @@ class Dispatcher:
         return False
 
     async def _conclude(self, job: Job) -> bool:
-        """Write the result of the execution.
+        """Store the result of the execution.
 
         Raises:
             StaleClaim: This process no longer owns the dispatch; nothing was written.
@@ -960,7 +934,6 @@ class Dispatcher:
         return True
 
     async def _finish(self, job: Job, result: AgentRunResult) -> None:
-        """Store the result of an execution."""
         core, dispatch = self._core, job.dispatch
         wall_ms, response = max(core.now() - job.started_at, 0), storable(result.response)
         if not result.usage.wall_ms:  # programs do not report their execution time
@@ -977,7 +950,6 @@ class Dispatcher:
         core.metrics.ended(outcome, dispatch=dispatch, started_at=job.started_at, now=core.now())
 
     async def _fail(self, job: Job, error: BaseException) -> None:
-        """After a failed execution, requeue the dispatch or end its run with the error."""
         core, completion, dispatch = self._core, self._completion, job.dispatch
         if isinstance(error, StaleClaim):
             _LOG.info("dispatch.cut_off", dispatch_id=dispatch.dispatch_id, reason=error.message)
@@ -999,11 +971,6 @@ class Dispatcher:
         core.metrics.ended(outcome.kind.value, dispatch=dispatch, started_at=job.started_at, now=core.now())
 
     async def _give_back(self, claimed: RunDispatch, failed: StoreError | None = None) -> None:
-        """Release a claimed dispatch that this process does not execute; do nothing if another process does.
-
-        Only an execution that `failed` counts as an attempt. If the store fails, a later poll releases the
-        dispatch.
-        """
         try:
             if failed is None:
                 await self._completion.release(claimed)
@@ -1015,7 +982,7 @@ class Dispatcher:
             _LOG.warning("dispatch.not_released", dispatch_id=claimed.dispatch_id, reason=error.describe())
 
     def _rest(self, job: Job) -> None:
-        """Free the slot, and the worker unless it already executes another run."""
+        """Free the slot and the worker of an ended job."""
         token = job.dispatch.claim_token or ""
         self.leases.jobs.pop(token, None)  # its claim is no longer renewed
         self.leases.ended.add(token)
@@ -1036,7 +1003,7 @@ class Dispatcher:
             job.sink.stream.close()
 
     async def _go_on(self, job: Job) -> None:
-        """Free the worker, and start the thread's next work after threads that wait for a slot."""
+        """Free the worker, and start the thread's next work."""
         thread_id = job.dispatch.thread_id
         try:
             self._rest(job)
@@ -1044,6 +1011,8 @@ class Dispatcher:
                 return await self._begin_next(job.next, job.kept_since)
             if not self.accepting:
                 return None
+            # read before the next reservation of the worker, which clears it
+            is_wanted = not job.has_looked or self.workers.get_or_create(thread_id).is_wanted
             if not job.comes_again and job.leaves_waiting:
                 await self._completion.submissions.after_run(thread_id)
             if self.slots.waiting:
@@ -1053,13 +1022,12 @@ class Dispatcher:
             others_first = self._was_full or self._core.config.limits
             if others_first and self.is_polled and not job.comes_again:
                 return None
-            if not job.has_looked or self.workers.get_or_create(thread_id).is_wanted:
+            if is_wanted:
                 await self.try_dispatch_next(thread_id)
         finally:
             self._over()
 
     async def _begin_next(self, begun: Claimed, kept_since: int) -> None:
-        """Execute the dispatch that was claimed at the end of another run, in that run's slot."""
         claimed = begun.dispatch
         if not self.accepting:
             await self._give_back(claimed)
@@ -1075,7 +1043,7 @@ class Dispatcher:
 
 
 class LeaseKeeper:
-    """Renews the claims of this process's executions with one timer, and stops runs whose claims are lost.
+    """Renews the claims of the process's executions, and stops runs whose claims are lost.
 
     renewed ──▶ renewed ──▶ …          the store fails, or is silent: until shortly before the lease expires
        │                                  └──▶ work that can pause makes no step until its claim is renewed
@@ -1122,19 +1090,18 @@ class LeaseKeeper:
             self._keeper = None
 
     def is_late(self, job: Job) -> bool:
-        """Return whether the work must pause until it is certain that the process still owns the claim."""
+        """Return whether the job must pause, because the claim may have expired."""
         return job.end is None and self._core.now() >= job.stops_at
 
     async def settled(self, job: Job) -> None:
-        """Wait until the claim of paused work is renewed, or the work is stopped."""
+        """Wait until the claim of a paused job is renewed, or the job is stopped."""
         while self.is_late(job) and not await self.renewed([job]):
             await self._core.timer.sleep(self._core.config.lease_retry_ms)
 
     async def renewed(self, jobs: list[Job]) -> bool:
-        """Renew claims in one change, even before they must be renewed. Return False if the store failed.
+        """Renew claims in one transaction; return False if the store failed.
 
-        The renewal may take as long as the claims last. If a claim is not renewed in time, its work is
-        stopped.
+        A job whose claim is not renewed in time is stopped.
         """
         if not jobs:
             return True
@@ -1183,7 +1150,6 @@ class LeaseKeeper:
         return True
 
     def _tell(self) -> None:
-        """Report how long no other process can claim the runs that this process executes."""
         if (claims_hold := self._core.config.claims_hold) is None:
             return
         at_work = [job.stops_at for job in self.jobs.values() if job.end is None]
@@ -1191,7 +1157,6 @@ class LeaseKeeper:
             claims_hold(max(min(at_work) - self._core.now(), 0))
 
     async def _end_superseded(self, job: Job) -> None:
-        """End the dispatch of a claim that an interrupt has superseded, under the lock of its thread."""
         claim, thread_id = job.dispatch.claim_proof, job.dispatch.thread_id
 
         def supersede(tx: Transaction) -> None:
@@ -1209,11 +1174,7 @@ class LeaseKeeper:
 
 
 class _Held:
-    """Wraps an executor's work in an awaitable that pauses while the claim is uncertain.
-
-    A process that was frozen or disconnected may continue at any point of its work, although another process
-    may already have claimed the work. Therefore the claim is checked before each step.
-    """
+    """Wraps an executor's work in an awaitable that pauses while the claim is uncertain."""
 
     def __init__(self, run: Callable[[], Awaitable[AgentRunResult]], job: Job, leases: LeaseKeeper) -> None:
         self._run = run
@@ -1221,7 +1182,6 @@ class _Held:
         self._leases = leases
 
     def __await__(self) -> Generator[Any, Any, AgentRunResult]:
-        """Perform the steps of the work in order, each only while the claim is certain."""
         work = cast("Generator[Any, None, AgentRunResult]", self._run().__await__())
         step = partial(work.send, None)
         while True:
@@ -1255,11 +1215,6 @@ def _stops_at(lease_until: int, length: int) -> int:
 
 
 def _failed(dispatch: RunDispatch, error: BaseException, text: str) -> CanonicalEventDraft:
-    """Log a failed execution; return the event with its reason and traceback.
-
-    The traceback is omitted if postroom itself raised the error, or if the store was unavailable. For known
-    kinds of model failures, the event contains the traceback, but the log does not.
-    """
     facts: dict[str, Json] = {"attempt": dispatch.attempt_count + 1, "error": text}
     is_known = isinstance(error, InferenceError) and not isinstance(error, InferenceFailed)
     causes = error, error.__cause__
@@ -1291,7 +1246,7 @@ async def rebuild(
     instance_id: str,
     messages: tuple[Message, ...] | None = None,
 ) -> RunActivation:
-    """Return the request of a stored run; unless `messages` are given, read them from the thread.
+    """Return the request of a stored run. If `messages` is None, the messages are read from the thread.
 
     Raises:
         InvalidActivation, UnknownMessage, ResolveFailed: The request cannot be rebuilt.
@@ -1330,7 +1285,7 @@ async def _triggers(threads: ThreadStore, run: RunRecord, ids: tuple[str, ...]) 
 
 
 async def list_input_ids(threads: ThreadStore, run_ids: Sequence[str]) -> frozenset[str]:
-    """Return the ids of the messages with which the runs `run_ids` started."""
+    """Return the ids of the messages with which runs started."""
     ids: set[str] = set()
     for run_id in run_ids:
         run = await threads.load_run(run_id)

@@ -21,7 +21,7 @@ _WRITER: Final = "embedded"
 
 
 class Watch:
-    """A run of this process whose result a caller may await."""
+    """Receives the result of a run in the process that executes the run."""
 
     def __init__(self) -> None:
         self.told = asyncio.Event()
@@ -31,28 +31,22 @@ class Watch:
 
 
 class Ends(RunEffects):
-    """Writes an event when a run ends or starts to wait, to inform the handles in all processes.
-
-    This process also passes an ended run to its own watches, so that they need not read the database.
-    """
+    """Announces to all processes that runs have ended or wait for an answer."""
 
     def __init__(self) -> None:
         self._watches: WeakValueDictionary[str, Watch] = WeakValueDictionary()
 
     def watch(self, message_id: str) -> Watch:
-        """Return the watch of the run that will process this message.
-
-        A watch is discarded when no caller references it any longer.
-        """
+        """Return the watch of the run that will process a message."""
         return self._watches.setdefault(message_id, Watch())
 
     def close(self) -> None:
-        """Wake all waiters, so that they read the database; ended runs are no longer announced."""
+        """Wake all waiting callers, so that they read the database."""
         for watch in list(self._watches.values()):
             watch.told.set()
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Write the event of a run that has ended or asks a question; requeue a sleeping run."""
+        """Store the event of a run that has ended or asks a question, and queue a sleeping run."""
         is_done = run.status is RunStatus.DONE
         tickets = run.waiting.tickets if run.waiting is not None else ()
         if tickets and (tickets[0].tool_name == SLEEP or tickets[0].on_timeout is OnTimeout.GO_ON):
@@ -84,7 +78,7 @@ class Ends(RunEffects):
         tx.events.add(draft, ended_run=run)
 
     def stored(self, run: RunRecord) -> None:
-        """Wake the callers that wait for a run. If the run is still open, they read the database."""
+        """Wake the callers that wait for a run."""
         for message_id in run.activation.trigger_message_ids if self._watches and run.activation else ():
             if (watch := self._watches.get(message_id)) is not None:
                 watch.run = run if run.status is RunStatus.DONE else None
@@ -92,7 +86,7 @@ class Ends(RunEffects):
 
 
 def _wake_later(tx: Transaction, run: RunRecord, ticket: RunWaitingTicket) -> None:
-    """Requeue a waiting run for the time at which it resumes by itself; repeated calls do so only once."""
+    """Queue a waiting run for the time at which the run resumes without an answer."""
     waiting = run.waiting
     if waiting is None or run.dispatch_id != waiting.since_dispatch_id:
         return

@@ -47,9 +47,9 @@ _MAX_CURSOR: Final = 10**18 - 1
 
 
 class State(StrEnum):
-    """The state of a run: `queued`, `running`, `waiting` for a person or a time, or how it ended.
+    """The state of a run.
 
-    A run is also `queued` before a retry, and after its answer has arrived but before it resumes.
+    A run is `queued` before a retry, and before it resumes with an answer.
     """
 
     QUEUED = "queued"
@@ -62,7 +62,10 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """The state of a run at one moment; times are in milliseconds since the epoch."""
+    """The state of a run at one moment.
+
+    Times are in milliseconds since 1970.
+    """
 
     state: State
     text: str = ""
@@ -78,11 +81,12 @@ class RunState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent:
-    """An event of a run; to read on from this event, pass its `cursor` as `after`.
+    """An event of a run.
 
-    `text` contains the next piece of the answer. `reset` means that the answer starts again, so discard the
-    earlier text. `step` means that the result of a step was stored. `log` contains a log line. `question`
-    means that the run waits for a person. `end` means that the run has ended, and contains the whole answer.
+    Pass `cursor` as `after` to read later events. The type `text` contains the next piece of the answer, and
+    `reset` means that the answer starts again. `step` means that the result of a step was stored, and `log`
+    contains a log line. `question` means that the run waits for a person. `end` means that the run has ended,
+    and contains the whole answer.
     """
 
     cursor: int
@@ -92,7 +96,7 @@ class RunEvent:
 
     @property
     def question_id(self) -> str:
-        """The id that `RunHandle.answer` requires for a `question` event, or "" for every other event."""
+        """The question id for `RunHandle.answer`, or "" for an event of any type except `question`."""
         is_question = self.type == "question" and isinstance(self.data, dict)
         return str(self.data["question_id"]) if is_question and isinstance(self.data, dict) else ""
 
@@ -100,7 +104,7 @@ class RunEvent:
 def _needs_question_id(
     method: Callable[P, Coroutine[Any, Any, None]],
 ) -> Callable[P, Coroutine[Any, Any, None]]:
-    """Reject a call without a question id; the error states where to find the id."""
+    """Return a method that rejects calls without a question id."""
 
     @wraps(method)
     async def call(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -126,10 +130,10 @@ class RunHandle:
         *,
         is_new: bool = False,
     ) -> None:
-        """Create the handle of a run; `watch` must have been created before this process stored the run.
+        """Create the handle of a run.
 
-        `is_new` means that the run was stored after the watch was created, so the watch will receive its
-        result.
+        `watch` must exist before the process stores the run. `is_new` is true if the watch will receive the
+        result of the run.
         """
         self._mailbox = mailbox
         self._watch = watch
@@ -147,12 +151,12 @@ class RunHandle:
     async def result(self, *, timeout: Duration | None = None, type: type[T]) -> T: ...
 
     async def result(self, *, timeout: Duration | None = None, type: Any = None) -> Any:
-        """Return the answer of the run as text or, if `type` is given, as a value of that type.
+        """Return the answer of the run as text, or as a value of `type`.
 
-        `timeout` is a number of seconds, a timedelta, or None for no limit. With 0 or less, the call returns
-        the answer of a run that has ended, and does not wait for an open run.
+        `timeout` is a number of seconds, a timedelta, or None for no limit. With a timeout of 0, the call
+        does not wait.
 
-        If the database is unavailable, the call waits for it.
+        During a database outage, the call waits for the database.
 
         Raises:
             TimeoutError: The run did not end within `timeout`. The run continues; call `result` again to wait
@@ -217,7 +221,7 @@ class RunHandle:
         )
 
     async def cancel(self) -> bool:
-        """Cancel the run, whether it is queued, active or waiting; return False if it has ended."""
+        """Cancel the run; return False if the run has already ended."""
         return await self._mailbox.cancel(self.id)
 
     @_needs_question_id
@@ -230,17 +234,16 @@ class RunHandle:
         by: str = "",
         values: Mapping[str, Any] | None = None,
     ) -> None:
-        """Answer the question with this id, and resume the run.
+        """Answer a question of the run, and resume the run.
 
-        If the question has choices, `text` must be one of them. If the question has a form, `values` are the
-        form's fields.
+        For a question with choices, `text` must be one of the choices. For a question with a form, `values`
+        contains the form's fields.
 
-        If the database is unavailable, the call waits for it.
+        During a database outage, the call waits for the database.
 
-        `mailbox.questions`, the `question` event and `status()` provide the id as `question_id`. The id
-        prevents a late answer to one question from being stored as the answer to the next.
+        `mailbox.questions`, the `question` event and `status()` provide the `question_id`.
 
-        Repeating a call with the same answer and the same `by` has no effect.
+        A repeated call with the same answer and `by` has no effect.
 
         Raises:
             InvalidArgument: An argument has the wrong type or cannot be stored, `question_id` is missing,
@@ -307,12 +310,12 @@ class RunHandle:
         return ToolCallResume(decision_id=uuid4().hex, result=result, by=by)
 
     async def events(self, *, after: int | str | None = 0) -> AsyncIterator[RunEvent]:
-        """Yield the run's events after a cursor, and then new events, until the run has ended.
+        """Yield the run's events after a cursor, including new events, until the run has ended.
 
-        `after` is the `cursor` of the last event that the reader received, as an integer or as a string
-        (browsers send it as `Last-Event-ID`). None and 0 start at the first event.
+        `after` is the `cursor` of the last received event, or the text that browsers send as `Last-Event-ID`.
+        None and 0 start at the first event.
 
-        If the database is unavailable, the iteration waits for it.
+        During a database outage, the iteration waits for the database.
 
         Raises:
             InvalidArgument: `after` is not a cursor.
@@ -346,12 +349,6 @@ class RunHandle:
             after = max(after, page.cursor)
 
     async def _wait_for_end(self) -> RunRecord:
-        """Wait until the run has ended, and return the run.
-
-        If only this process can execute the run, and the run was open when the watch was created, this
-        process announces the end in memory. If no announcement arrives within a second, the method reads the
-        database.
-        """
         watch, changes = self._watch, self._mailbox.stores.store.changes
         if watch is not None and self._mailbox.is_exclusive:
             if not self._was_open and (seen := await self._retry(self._load_run)).status is RunStatus.DONE:
@@ -369,19 +366,10 @@ class RunHandle:
         return run
 
     def _told_end(self) -> RunRecord | None:
-        """Return the run if this process has stored its end; otherwise return None.
-
-        A replay has the same message as the original run but another run id, so it is ignored.
-        """
         run = None if self._watch is None else self._watch.run
         return run if run is not None and run.run_id == self.id else None
 
     async def _has_its_last_event(self) -> bool:
-        """Return whether the dispatch of the run has ended, which means that the `end` event is stored.
-
-        If an executor commits its own steps, it stores the end of the run first, and a later transaction ends
-        the dispatch and writes the `end` event.
-        """
         run = await self._load_run()
         if run.status is not RunStatus.DONE:
             return False
@@ -399,7 +387,7 @@ class RunHandle:
 
 
 def _has_answer(run: RunRecord, question_id: str, result: Json, by: str) -> bool:
-    """Return True if the question already has this answer, and False if it is open.
+    """Return whether the question already has the given answer, or False for an open question.
 
     Raises:
         StaleDecision: The question has another answer, or the run does not ask it.
@@ -421,7 +409,6 @@ def _has_answer(run: RunRecord, question_id: str, result: Json, by: str) -> bool
 def _not_open_error(
     run_id: str, question_id: str, asked: Sequence[RunWaitingTicket], *, is_answered: bool = False
 ) -> StaleDecision:
-    """Return the error for an answer to a question that is not open; its text lists the open questions."""
     now = ", and ".join(f"{ticket.question!r} (id {ticket.tool_call_id!r})" for ticket in asked) or "nothing"
     why = f"run {run_id} does not ask question {question_id!r} now"
     if is_answered:
@@ -444,13 +431,12 @@ def unknown_run(run_id: str) -> UnknownRun:
 
 
 def open_questions(run: RunRecord) -> list[RunWaitingTicket]:
-    """Return the open questions of a waiting run; a sleeping run has none."""
+    """Return the open questions of a waiting run."""
     is_waiting = run.status is RunStatus.WAITING
     return [ticket for ticket in run.open_tickets if is_waiting and ticket.tool_name != SLEEP]
 
 
 def _state(run: RunRecord, row: RunDispatch | None = None, *, now: int = 0) -> State:
-    """Return the state of a run; for an open run, the dispatch shows whether it is running or queued."""
     if row is not None and row.status is RunDispatchStatus.CLAIMED:
         return State.RUNNING
     if row is not None and row.status is RunDispatchStatus.QUEUED:

@@ -23,7 +23,9 @@ T = TypeVar("T")
 
 
 def plain(value: object, what: str) -> Json:
-    """Return a value as plain JSON data; `what` is the name of the value in error messages.
+    """Return a value as JSON-compatible data.
+
+    `what` is the name of the value in error messages.
 
     Raises:
         InvalidArgument: The value cannot be stored.
@@ -42,7 +44,6 @@ def plain(value: object, what: str) -> Json:
 
 
 def _refuse_same_keys(value: object) -> None:
-    """Reject dictionary keys that are equal as text, because JSON would store only one of their values."""
     parts: Iterable[object] = ()
     if isinstance(value, dict):
         if any(type(key) is not str for key in value):
@@ -61,7 +62,6 @@ def _refuse_same_keys(value: object) -> None:
 
 
 def _refuse_unwritable(value: Json) -> None:
-    """Reject lone surrogates, and numbers that JSON would turn into null (NaN and infinity)."""
     if isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{value} is not a JSON number")
     if isinstance(value, str) and storable(value) != value:
@@ -73,7 +73,9 @@ def _refuse_unwritable(value: Json) -> None:
 
 
 def typed(value: Json, type: type[T], what: str) -> T:
-    """Convert plain data to a value of a type; `what` is the name of the value in error messages.
+    """Convert JSON-compatible data to a value of a type.
+
+    `what` is the name of the value in error messages.
 
     Raises:
         InvalidArgument: The data is not a value of that type.
@@ -89,7 +91,7 @@ def typed(value: Json, type: type[T], what: str) -> T:
 
 
 def refuse_other_type(what: str, type: object) -> None:
-    """Reject an argument that is not a type, or is a type of values that cannot be stored.
+    """Raise an error for an argument that is not a type, or not a type of storable values.
 
     Raises:
         InvalidArgument: The argument is not a type, or contains a name that is not defined.
@@ -105,7 +107,9 @@ def refuse_other_type(what: str, type: object) -> None:
 
 
 def to_milliseconds(moment: datetime, what: str) -> int:
-    """Convert a moment to milliseconds since the epoch; `what` is the name of the moment in error messages.
+    """Convert a datetime to milliseconds since 1970.
+
+    `what` is the name of the datetime in error messages.
 
     Raises:
         InvalidArgument: The moment has no time zone.
@@ -118,7 +122,7 @@ def to_milliseconds(moment: datetime, what: str) -> int:
 
 
 def refuse_other_text(what: str, text: object) -> None:
-    """Reject a value that is not text, or a text that one of the supported databases cannot store.
+    """Raise an error for a value that is not text, or for text that some databases cannot store.
 
     Raises:
         InvalidArgument: The value is not text that every database can store.
@@ -136,7 +140,7 @@ def refuse_other_text(what: str, text: object) -> None:
 
 
 def refuse_other_id(what: str, id: object) -> None:
-    """Reject an id that is not text, or that contains NUL, because no database can store such an id.
+    """Raise an error for an id that is not text or contains NUL.
 
     Raises:
         InvalidArgument: The id is invalid.
@@ -149,7 +153,7 @@ def refuse_other_id(what: str, id: object) -> None:
 
 
 def build_message(content: object, *, id: str) -> Message:
-    """Convert the content that a program enqueues (text, a message or data) to a message.
+    """Convert enqueued content (text, a message or data) to a message.
 
     Raises:
         InvalidArgument: The content cannot be stored.
@@ -163,7 +167,7 @@ def build_message(content: object, *, id: str) -> Message:
 
 
 def read_data(message: Message) -> Json:
-    """Return the data of a message; if it has none, return its text."""
+    """Return the data of a message, or the text if the message has no data."""
     for block in message.content:
         if block.type == DATA:
             return block.data["value"]
@@ -171,13 +175,13 @@ def read_data(message: Message) -> Json:
 
 
 def format_text(message: Message) -> str:
-    """Return the content of a message as text; data is formatted as JSON."""
+    """Return the content of a message as text, with data formatted as JSON."""
     data = read_data(message)
     return data if isinstance(data, str) else msgspec.json.encode(data).decode()
 
 
 def as_text(value: Any) -> str:
-    """Convert the result of a run to the text of its answer.
+    """Convert the result of a run to the text of the answer.
 
     Raises:
         InvalidArgument: The result cannot be stored.
@@ -193,7 +197,7 @@ def as_text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """Work to enqueue on a thread, with the same options as `Mailbox.enqueue`."""
+    """Work to enqueue on a thread, with the options of `Mailbox.enqueue`."""
 
     thread: str
     content: object
@@ -210,7 +214,7 @@ class Item:
     max_retry_delay: Duration | None = field(default=None, kw_only=True)
 
     def request(self, new_id: Ids) -> RunActivation:
-        """Return the request for the queue; if the item has a key, the run id is derived from the key.
+        """Return the request that enqueues the item.
 
         Raises:
             InvalidArgument: An option has the wrong type, or cannot be stored.
@@ -262,7 +266,7 @@ class Item:
 
 
 def derive_run_id(thread: str, key: str) -> str:
-    """Return the run id that is derived from a thread and a key.
+    """Return the run id for a thread and a key.
 
     Raises:
         InvalidArgument: The key is blank.

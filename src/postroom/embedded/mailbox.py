@@ -64,14 +64,18 @@ _AT_ONCE: Final = 100
 
 
 class Mailbox:
-    """A durable queue for conversations, which executes one run of each thread at a time, in order."""
+    """A durable queue for conversations.
+
+    The runs of each thread execute one at a time, in order.
+    """
 
     def __init__(
         self, queue: Queue, stores: RunStores, ends: Ends | None = None, *, is_exclusive: bool = False
     ) -> None:
-        """Create a mailbox on an existing queue; `ends` announces ended runs to handles.
+        """Create a mailbox on an existing queue.
 
-        `is_exclusive` means that no other process executes runs from these stores.
+        `ends` announces ended runs to handles. `is_exclusive` is true if no other process executes runs from
+        the stores.
         """
         self.is_exclusive = is_exclusive
         self.process = os.getpid()
@@ -99,12 +103,12 @@ class Mailbox:
         config: MailboxConfig | None = None,
         schema: str = "postroom",
     ) -> AsyncIterator["Mailbox"]:
-        """Open a database, resume its unfinished work and accept new work.
+        """Open a database, resume unfinished work, and accept new work.
 
         `url` is `sqlite:///runs.db`, `postgresql://…` or `memory`. `work` is a coroutine function of a `Run`,
-        or an executor. If `work` is None, this process only enqueues and follows work, which other processes
-        execute. On exit, active runs have `config.drain_grace` to end; after that, runs that are still active
-        return to the queue. On PostgreSQL, all data is stored in `schema`, which is created if it is missing.
+        or an executor. If `work` is None, the process enqueues and follows work, but executes no runs. On
+        exit, active runs have `config.drain_grace` to end before they return to the queue. On PostgreSQL, all
+        data is stored in `schema`, which is created if it is missing.
 
         Raises:
             ConfigError: An argument is invalid, the folder of the database does not exist, or no run could
@@ -147,17 +151,18 @@ class Mailbox:
         max_retry_delay: Duration | None = None,
         when_busy: BusyPolicy = BusyPolicy.QUEUE,
     ) -> RunHandle:
-        """Enqueue work for a conversation; the work is durable when this returns.
+        """Enqueue work for a conversation.
+
+        The work is durable when the call returns.
 
         The runs of a thread execute one at a time.
 
-        `content` is text, or any value that msgspec can encode. With `key`, a repeated call with the same
-        content returns the run of the first call; a call with different content raises an error. Limits and
-        budgets count the run by `agent`, `tenant` and `limit_key`. `priority` ranges from 0, which is served
-        first, to 255. A failed run is retried for about ten minutes, or until it has had `attempts` attempts;
-        `retry_delay` doubles each time, up to `max_retry_delay`. If a server stops during a run, the run
-        counts an interruption instead of a failure. A run survives 20 interruptions, or `interruptions` if
-        that is given.
+        With `key`, a repeated call with the same content returns the run of the first call. With `key`, a
+        repeated call with equal content returns the run of the first call. Limits and budgets count the run
+        by `agent`, `tenant` and `limit_key`. `priority` ranges from 0, which is served first, to 255. A
+        failed run is retried for about ten minutes, or up to `attempts` attempts. The delay between attempts
+        starts at `retry_delay` and doubles up to `max_retry_delay`. A server shutdown during a run counts as
+        an interruption, not as a failure. A run survives 20 interruptions, or the number in `interruptions`.
 
         Raises:
             InvalidArgument, InvalidSubmission: The work cannot be stored, an option is out of range, or the
@@ -204,7 +209,6 @@ class Mailbox:
     async def _enqueued_once(
         self, request: RunActivation, id: str, when_busy: BusyPolicy, watch: Watch | None, *, joins: bool
     ) -> RunHandle:
-        """Return the run that has the message with this id as input, or enqueue the request."""
         if (known_value := await self._run_with(request, id, joins=joins)) is not None:
             return RunHandle(self, request.thread_id, known_value, watch)
         try:
@@ -218,12 +222,12 @@ class Mailbox:
     async def enqueue_many(
         self, items: Iterable[Item], *, progress: Callable[[int, int], None] | None = None
     ) -> list[RunHandle]:
-        """Enqueue many items in commits of up to 500; return the handles in the order of the items.
+        """Enqueue many items in commits of up to 500 items; return the handles in the order of the items.
 
-        All items are checked before the first is written. Each commit is stored completely or not at all.
-        After each commit, the method calls `progress` with the number of stored items and the total. If the
-        call fails or the process dies midway, earlier commits remain. If each item has a `key`, you can
-        repeat the call with the same items: the runs of stored items are returned, not created again.
+        All items are validated before the first commit. Each commit is stored completely or not at all. After
+        each commit, `progress` is called with the number of stored items and the total. If the call fails,
+        earlier commits remain. If each item has a `key`, the call can be repeated without creating
+        duplicates.
 
         Raises:
             InvalidArgument: `items` is not iterable, or `progress` is not callable; nothing was written.
@@ -277,7 +281,7 @@ class Mailbox:
         ]
 
     async def _run_with(self, request: RunActivation, id: str, *, joins: bool) -> str | None:
-        """Return the id of the run that has the message with this id as input, or None if no run has it yet.
+        """Return the id of the run that has the message as input, or None.
 
         Raises:
             IdempotencyConflict: The run was enqueued with this key but different content.
@@ -317,13 +321,13 @@ class Mailbox:
         tenant: str = "",
         limit_key: str = "",
     ) -> AsyncIterator[RunEvent]:
-        """Enqueue work, and yield the events of its run until the run ends; see `RunHandle.events`."""
+        """Enqueue work, and yield the events of the run until the run ends."""
         handle = await self.enqueue(thread, content, key=key, tenant=tenant, limit_key=limit_key)
         async for event in handle.events():
             yield event
 
     async def handle(self, run_id: str) -> RunHandle:
-        """Return the handle of a run, no matter which process enqueued the run.
+        """Return the handle of a run that any process enqueued.
 
         Raises:
             UnknownRun: No run has this id.
@@ -335,23 +339,19 @@ class Mailbox:
         return RunHandle(self, run.thread_id, run_id)
 
     async def cancel(self, id: str) -> bool:
-        """Cancel the run with this id, or the active run of the thread with this id.
+        """Cancel a run, or the active run of a thread; return False if no such run is open.
 
-        Return False if no such run is open.
+        `id` is a run id or a thread id.
         """
         refuse_other_id("the id of a run or a thread", id)
         return await self.admin.cancel(id)
 
 
 async def _nothing(run: Run) -> None:
-    """Do nothing; a placeholder for the work function in a process that executes no runs.
-
-    The placeholder is never called.
-    """
+    """A placeholder for the work function in a process that executes no runs."""
 
 
 def _refuse_no_work(work: object) -> None:
-    """Reject work that cannot be executed, before the database is opened."""
     if work is None or isinstance(work, RunDispatchExecutor):
         return
     if is_awaited(work):
@@ -365,7 +365,6 @@ def _refuse_no_work(work: object) -> None:
 
 
 def _refuse_other_config(config: object, *, is_worker: bool) -> None:
-    """Reject settings with which no run could be accepted or executed, before the database is opened."""
     if config is None:
         return
     if not isinstance(config, MailboxConfig):
@@ -394,9 +393,9 @@ def queue_over(  # noqa: PLR0913 - its parts, by name
     steps: Timer | None = None,
     ends: Ends | None = None,
 ) -> Queue:
-    """Return a queue on open stores; the queue's background loops are not started yet.
+    """Return a queue on open stores, without starting the background work.
 
-    `timer` provides the time for the queue, and `steps` the time for active work; both default to real time.
+    `timer` provides the time for the queue, and `steps` the time for active work.
     """
     runs, executor, steps = stores.runs, work, steps or SystemTimer()
     config = dataclasses.replace(config or MailboxConfig(), is_exclusive=stores.is_exclusive)
@@ -415,9 +414,9 @@ def queue_over(  # noqa: PLR0913 - its parts, by name
 
 
 async def open_stores(opened: AsyncExitStack, url: str, schema: str, clock: Clock | None = None) -> Stores:
-    """Open the database at a URL and return its stores; closing `opened` closes the database.
+    """Open the database at a URL, and return the stores.
 
-    If the call is cancelled, the database is closed again.
+    Closing `opened` closes the database.
 
     Raises:
         ConfigError, StoreError: As `opened_stores`.
@@ -432,7 +431,9 @@ async def open_stores(opened: AsyncExitStack, url: str, schema: str, clock: Cloc
 
 
 def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
-    """Open the database at a URL and return its stores. This call blocks.
+    """Open the database at a URL, and return the stores.
+
+    Blocks.
 
     Raises:
         ConfigError: The address or the schema is invalid, or the folder of the file does not exist.
@@ -485,7 +486,6 @@ def _no_address(url: object) -> ConfigError:
 
 
 def _refuse_no_folder(folder: Path) -> None:
-    """Reject a database folder that does not exist, because its name is probably misspelt."""
     try:
         folder.stat()
     except FileNotFoundError as error:
@@ -499,7 +499,7 @@ def _refuse_no_folder(folder: Path) -> None:
 
 
 def live_channels(stores: Stores, opened: AsyncExitStack) -> LiveChannels:
-    """Return the channels that carry commands to active runs in all processes that use the database."""
+    """Return the channels that carry commands to active runs in all processes of the database."""
     if stores.is_exclusive:
         return LocalLiveChannels()
     from postroom.stores.postgres.live import PostgresLiveChannels

@@ -30,7 +30,7 @@ class Pending:
         return await self._queue.pending(thread)
 
     async def edit(self, thread: str, id: str, text: str) -> PendingMessage:
-        """Replace the text of the message with this id.
+        """Replace the text of an unread message.
 
         Raises:
             AlreadyConsumed, UnknownMessage: A run has read the message, or the message does not exist.
@@ -40,7 +40,7 @@ class Pending:
         return await self._queue.edit_pending(thread, Message.user(text, id=id))
 
     async def retract(self, thread: str, id: str) -> PendingMessage:
-        """Withdraw the unread message with this id.
+        """Withdraw an unread message.
 
         Raises:
             AlreadyConsumed, UnknownMessage: A run has read the message, or the message does not exist.
@@ -72,7 +72,10 @@ def _refuse_other_texts(thread: str, *ids: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenQuestion:
-    """A question of a waiting run; `at` is when it was asked, in milliseconds since the epoch."""
+    """A question of a waiting run.
+
+    `at` is the time of the question in milliseconds since 1970.
+    """
 
     question_id: str
     """The id that `RunHandle.answer` requires. No later question of the run has the same id."""
@@ -87,13 +90,13 @@ class OpenQuestion:
 
 
 class Questions:
-    """The open questions of all runs, no matter which process executed them."""
+    """The open questions of all runs in the database."""
 
     def __init__(self, mailbox: "Mailbox") -> None:
         self._threads = mailbox.stores.threads
 
     async def __aiter__(self) -> AsyncIterator[OpenQuestion]:
-        """Yield each open question in the order of the run ids."""
+        """Yield the open questions, ordered by run id."""
         query = RunQuery(statuses=(RunStatus.WAITING,))
         while page := await self._threads.list_runs(query):
             for run in page:
@@ -112,9 +115,10 @@ class Questions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A failed run with its last error and its number of failed attempts; `at` is in epoch milliseconds.
+    """A failed run with the last error and the number of failed attempts.
 
-    `interruptions` counts the executions that ended early because a server stopped or a lease was lost.
+    `at` is in milliseconds since 1970. `interruptions` is the number of executions that ended early because a
+    server stopped or a lease was lost.
     """
 
     run_id: str
@@ -148,7 +152,7 @@ class DeadLetters:
             last = page[-1]
 
     async def replay(self, run_id: str) -> RunHandle:
-        """Retry a dead letter as a new run with the same messages, and return the handle of that run.
+        """Retry a dead letter as a new run with the same messages, and return the handle of the new run.
 
         Raises:
             UnknownRun, IllegalTransition: No such dead letter exists, or its thread has an open question.
@@ -161,7 +165,9 @@ class DeadLetters:
         return RunHandle(self._mailbox, again.thread_id, again.run_id)
 
     async def discard(self, run_id: str) -> None:
-        """Delete a dead letter permanently; its run keeps its error.
+        """Delete a dead letter permanently.
+
+        The run keeps the error.
 
         Raises:
             UnknownRun, IllegalTransition: No such dead letter exists.

@@ -90,7 +90,10 @@ Function = Callable[["Run"], Awaitable[object]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A person's answer to a question; `approved` is None if the answer neither approves nor rejects."""
+    """A person's answer to a question.
+
+    `approved` is None for an answer that is neither an approval nor a rejection.
+    """
 
     text: str
     approved: bool | None
@@ -119,17 +122,14 @@ class Answer:
 
 
 def is_awaited(work: object) -> bool:
-    """Return whether a call of this function must be awaited.
-
-    Calls of a coroutine function, a `partial` of one, and an object with an async `__call__` must be awaited.
-    """
+    """Return whether a call of a function must be awaited."""
     return inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(
         getattr(type(work), "__call__", None)  # noqa: B004 - the object's `__call__` may be a coroutine function
     )
 
 
 def refuse_no_parameter(work: object) -> None:
-    """Reject a function that cannot be called with a run as its only argument.
+    """Raise an error for a function that cannot be called with a run as the only argument.
 
     Raises:
         ConfigError: The function requires other parameters.
@@ -151,7 +151,10 @@ _STEP_USES: ContextVar[list[Usage] | None] = ContextVar("step_uses", default=Non
 
 
 class Suspended(BaseException):
-    """Raised to unwind a function whose run must wait; `except Exception` does not catch it."""
+    """Raised to end the function of a run that must wait.
+
+    `except Exception` does not catch `Suspended`.
+    """
 
     def __init__(self, ticket: RunWaitingTicket) -> None:
         super().__init__(ticket.reason)
@@ -181,7 +184,7 @@ class _Memory:
 
 
 class Run:
-    """A run as its function sees it: the messages to answer, and operations with durable results."""
+    """A run, as the function that executes the run sees it."""
 
     def __init__(
         self,
@@ -216,12 +219,15 @@ class Run:
 
     @property
     def text(self) -> str:
-        """The messages to answer as text, one per line."""
+        """The text of the messages to answer, one message per line."""
         return "\n".join(map(format_text, self.messages))
 
     @property
     def data(self) -> Json:
-        """The enqueued content as plain data; for several messages, the content of the last one."""
+        """The enqueued content as JSON-compatible data.
+
+        If several messages were enqueued, the last message counts.
+        """
         return read_data(self.messages[-1]) if self.messages else None
 
     def input(self, type: type[T]) -> T:
@@ -233,10 +239,7 @@ class Run:
         return typed(self.data, type, "the enqueued content")
 
     async def history(self) -> tuple[Message, ...]:
-        """Return the messages of the conversation that precede the messages to answer.
-
-        The history includes the run's earlier questions, each directly before its answer.
-        """
+        """Return the earlier messages of the conversation, including the run's earlier questions."""
         requested_values, threads = {message.id for message in self.messages}, self._control.threads
         messages = await retried(lambda: threads.conversation(self.thread_id, self.id), self._timer)
         return tuple(
@@ -256,12 +259,14 @@ class Run:
         returns: Any = None,
         **kwargs: object,
     ) -> Any:
-        """Call a function once for this run and return its result; a restarted run gets the stored result.
+        """Call a function once per run, and return the result.
 
-        The result is durable when this returns. If the process crashes before that, the function is called
-        again. A stored result is plain data; with `returns`, both the new and the stored result are values of
-        that type. A failing function is called up to `attempts` times. The pause before the second call is
-        `delay` (seconds, or a timedelta), and doubles each time. After the last attempt, its error is raised.
+        A restarted run gets the stored result.
+
+        The result is durable when the call returns. If the process crashes before the result is stored, the
+        function is called again. With `returns`, the result is converted to a value of that type. A failing
+        function is called up to `attempts` times. The pause before the second call is `delay` (seconds, or a
+        timedelta), and doubles before each later call. The error of the last attempt is raised.
 
         Raises:
             InvalidStep: The name is blank, or was used in this run before.
@@ -303,15 +308,13 @@ class Run:
         choices: Sequence[str] = (),
         form: Mapping[str, Any] | None = None,
     ) -> Answer:
-        """Ask a person and return the answer; until then, the run waits without occupying a worker.
+        """Ask a person, and return the answer.
 
-        When the answer arrives, the function starts again from the beginning, so put earlier work into steps.
-        A question is identified by its `name` or, without a name, by its text; questions with the same text
-        are identified by their order. If nobody answers within `timeout` (seconds, or a timedelta), the run
-        resumes with an answer whose `timed_out` is True, and later answers are refused.
-
-        With `choices`, the answer must be one of them. With `form`, a flat JSON schema of strings, numbers,
-        integers and booleans, the answer has the `values` of the form's fields. Other answers are refused.
+        The run waits without occupying a worker. When the answer arrives, the function starts again from the
+        beginning. Put work before the question into steps, so that the work is not repeated. A question is
+        identified by its `name`, or by its text if `name` is None. If nobody answers within `timeout`, the
+        answer has `timed_out` set, and later answers are refused. With `choices`, the answer must be one of
+        the choices. With `form`, a flat JSON schema, the answer has `values` for the fields of the form.
 
         Raises:
             InvalidStep: The name is blank, or was used in this run before.
@@ -363,9 +366,10 @@ class Run:
         )
 
     async def sleep(self, until: Duration | datetime, *, name: str | None = None) -> None:
-        """Wait for a duration (seconds, or a timedelta) or until a time, without occupying a worker.
+        """Wait for a duration or until a time, without occupying a worker.
 
-        Afterwards the function starts again from the beginning, so put earlier work into steps.
+        After the wait, the function starts again from the beginning. Put work before the wait into steps, so
+        that the work is not repeated.
 
         Raises:
             InvalidStep: The name is blank, or was used in this run before.
@@ -400,7 +404,9 @@ class Run:
         )
 
     async def stream(self, text: str) -> None:
-        """Send the next piece of the answer to all readers in all processes; it is stored shortly after.
+        """Send the next piece of the answer to all readers in all processes.
+
+        The text is stored soon after the call.
 
         Raises:
             InvalidArgument: `text` is not text.
@@ -415,7 +421,9 @@ class Run:
         await self._sink.emit(TextDelta(delta=text))
 
     async def log(self, text: str, **facts: object) -> None:
-        """Write a line to the log of the run; the line is durable when this returns.
+        """Write a line to the log of the run.
+
+        The line is durable when the call returns.
 
         Raises:
             InvalidArgument: `text` is not text, or a fact cannot be stored.
@@ -428,10 +436,12 @@ class Run:
         await self._keep(LOGGED, key, {"text": text, **plain(facts, "a fact")})
 
     def used(self, *, input_tokens: int = 0, output_tokens: int = 0, cost_micros: int = 0) -> None:
-        """Add to the usage of the run, which budgets count; the cost is in millionths of a US dollar.
+        """Add to the usage of the run, which budgets count.
 
-        Call this method within a step: the usage is then stored with the result of the step, and counts only
-        once. Usage that is reported outside steps, or in a step that fails, counts once for each execution.
+        `cost_micros` is in millionths of a US dollar.
+
+        Usage that is reported within a step is stored with the step's result, and counts once. Usage that is
+        reported outside steps, or in a failing step, counts once per execution.
 
         Raises:
             InvalidArgument: A number is not an integer, or is negative.
@@ -506,7 +516,6 @@ class Run:
         raise AssertionError("a step needs at least one attempt")
 
     async def _keep_spending(self) -> None:
-        """Store the usage of a failed execution outside its steps; a repeated write counts only once."""
         used = self._memory.usage.beyond(self._memory.counted)
         if spends := self._control.spends(used):
             trace = self._activation.trace
@@ -516,7 +525,6 @@ class Run:
     async def _keep(
         self, kind: str, key: str, payload: dict[str, Json], *, spends: tuple[Spending, ...] = ()
     ) -> None:
-        """Append an event to the run's log; the store rejects the event if another worker owns the run."""
         draft = CanonicalEventDraft(
             scopes=(EventScope.thread(self.thread_id), EventScope.run(self.id)),
             event_kind=kind,
@@ -539,7 +547,7 @@ class FunctionExecutor(RunDispatchExecutor):
         self._timer = timer
 
     def can_pause(self, thread_id: str) -> bool:
-        """Return True, because a function can pause between steps until its claim is renewed."""
+        """Return True, because a function can pause between steps."""
         return True
 
     def commits_steps(self, thread_id: str) -> bool:
@@ -547,7 +555,7 @@ class FunctionExecutor(RunDispatchExecutor):
         return False
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Call the function and return its result; if the run must wait, the function is called again later.
+        """Call the function with a run, and return the result.
 
         Raises:
             InvalidActivation: The run does not come from a mailbox.
@@ -595,7 +603,6 @@ class FunctionExecutor(RunDispatchExecutor):
     async def _load_memory(
         self, activation: RunActivation, control: RunControl
     ) -> tuple[RunActivation, _Memory]:
-        """Return the original request of the run, and the results of its earlier executions."""
         run_id, steps = activation.run_id or "", dict[str, Json]()
         run, is_streamed, used = control.run, False, Usage()
         if run is not None and run.session_id != activation.trace.session_id:  # the run was started before
@@ -621,7 +628,6 @@ class FunctionExecutor(RunDispatchExecutor):
         return activation, memory
 
     async def _steps(self, run_id: str) -> tuple[dict[str, Json], Usage, bool]:
-        """Return the results of a run's steps, their usage, and whether the run has streamed text."""
         scope, after = EventScope.run(run_id).key, 0
         steps: dict[str, Json] = {}
         used = Usage()
@@ -640,10 +646,6 @@ class FunctionExecutor(RunDispatchExecutor):
 
 
 async def _on_a_thread(function: Callable[..., object], *args: object, **kwargs: object) -> object:
-    """Call a function in a thread, and return its result.
-
-    A cancelled caller still waits until the function returns, because a thread cannot be stopped.
-    """
     call = partial(copy_context().run, function, *args, **kwargs)
     done = unreported(asyncio.get_running_loop().run_in_executor(None, call))
     try:
@@ -654,7 +656,7 @@ async def _on_a_thread(function: Callable[..., object], *args: object, **kwargs:
 
 
 def _suspension(raised: BaseException) -> Suspended:
-    """Return the suspension that a function raised; if a task group raised several, return the first.
+    """Return the first suspension that a function raised.
 
     Raises:
         BaseException: An error that was raised together with the suspension; several errors form a group.
@@ -684,7 +686,6 @@ _REASONS: Final = {ASK: WaitingReason.USER_INPUT, SLEEP: WaitingReason.EXTERNAL_
 def _refuse_other_options(
     name: object, function: object, attempts: int, delay: timedelta, returns: Any
 ) -> None:
-    """Reject invalid options of a step before its function is called."""
     if not callable(function):
         raise InvalidArgument(
             f"the function for step {name!r} must be callable, not {type(function).__name__}",
@@ -708,7 +709,7 @@ def _refuse_other_options(
 
 
 def _in_range(instant: int, given: timedelta) -> int:
-    """Return a time unchanged if it is within the range of calendar dates.
+    """Return a time unchanged if a datetime can represent the time.
 
     Raises:
         InvalidArgument: The time is after the year 9999.

@@ -37,7 +37,6 @@ class _Submission(msgspec.Struct, frozen=True):
     interruptions: int | None = None
 
     def request(self, run_id: str) -> RunActivation:
-        """Return the request for one run of this work."""
         made = RunActivation.new(self.thread, [build_message(self.content, id=run_id)], agent_id=self.agent)
         delivery = DeliveryOptions(
             priority=self.priority,
@@ -56,22 +55,25 @@ class RunTarget(Target):
         self._queue = queue
 
     async def submit(self, firing: Firing) -> str:
-        """Enqueue the run of a tick; the run id is derived from the tick."""
+        """Enqueue the run of a tick, and return the run id."""
         submission = msgspec.convert(firing.schedule.payload, _Submission)
         await self._queue.submit_background(submission.request(firing.key), first=firing.joined(firing.key))
         return firing.key
 
     def is_open(self, tx: Transaction, made: str) -> bool:
-        """Return whether the run of an earlier tick is queued, active or waiting for a retry."""
+        """Return whether the run of an earlier tick has not ended yet."""
         run = tx.runs.threads.load_run(made)
         return run is not None and run.status is not RunStatus.DONE
 
 
 class RunSchedules:
-    """The schedules of a program, available as `mailbox.schedules`."""
+    """The schedules of a mailbox, available as `mailbox.schedules`."""
 
     def __init__(self, queue: Queue, stores: RunStores, handle: Callable[[str, str], RunHandle]) -> None:
-        """Create the schedules of a mailbox; `handle` creates a handle from a thread id and a run id."""
+        """Create the schedules of a mailbox.
+
+        `handle` creates a handle from a thread id and a run id.
+        """
         self.kept = Schedules(stores.store, {RUN: RunTarget(queue)})
         self._handle = handle
 
@@ -95,14 +97,15 @@ class RunSchedules:
         interruptions: int | None = None,
         replaces: bool = False,
     ) -> Schedule:
-        """Enqueue `content` on a thread repeatedly; the schedule is durable when this returns.
+        """Enqueue `content` on a thread repeatedly.
 
-        `cron` is an expression of five fields, evaluated in the time zone `zone`; alternatively, `every` is
-        the interval between ticks. `missed` decides what happens to ticks that were due while no process was
-        running: `skip` them, enqueue `once` for all of them, or enqueue `all`, up to the last 100. If the
-        previous run is still open, `overlap` decides whether to `skip` the tick or to queue its run. `jitter`
-        is the maximum random delay of each tick. Repeating a call has no effect, so a program can make the
-        call at each start. With `replaces`, a different schedule of this name is replaced.
+        The schedule is durable when the call returns.
+
+        `cron` is an expression of five fields in the time zone `zone`. `every` is the interval between ticks.
+        `missed` decides about ticks while no process was running: `skip` them, enqueue `once`, or enqueue
+        `all` (the last 100). `overlap` decides about a tick while the previous run is open: `skip` the tick,
+        or `queue` another run. `jitter` is the maximum random delay of each tick. A repeated call has no
+        effect. With `replaces`, an existing schedule with the name is replaced.
 
         Raises:
             InvalidSchedule, InvalidArgument, InvalidSubmission: The schedule cannot be stored, or its work
@@ -156,7 +159,7 @@ class RunSchedules:
         return schedules
 
     async def pause(self, name: str) -> Schedule:
-        """Pause a schedule, so that it enqueues nothing until `resume`.
+        """Pause a schedule until `resume` is called.
 
         Raises:
             UnknownSchedule, InvalidArgument: No schedule has this name, or it is not text.
@@ -164,7 +167,9 @@ class RunSchedules:
         return await self.kept.pause(RUN, _text(name))
 
     async def resume(self, name: str) -> Schedule:
-        """Resume a paused schedule with its next tick; ticks that were due during the pause are skipped.
+        """Resume a paused schedule with the next tick.
+
+        Ticks during the pause are skipped.
 
         Raises:
             UnknownSchedule, InvalidArgument: No schedule has this name, or it is not text.
@@ -172,7 +177,7 @@ class RunSchedules:
         return await self.kept.resume(RUN, _text(name))
 
     async def trigger(self, name: str) -> RunHandle:
-        """Enqueue one run now, even if the schedule is paused, and return its handle.
+        """Enqueue one run of a schedule now, even if the schedule is paused, and return the run's handle.
 
         Raises:
             UnknownSchedule, InvalidArgument: No schedule has this name, or it is not text.
@@ -181,7 +186,10 @@ class RunSchedules:
         return self._handle(str(schedule.payload["thread"]), await self.kept.trigger(RUN, name))
 
     async def remove(self, name: str) -> bool:
-        """Remove a schedule; its enqueued runs continue. Return False if no schedule has this name."""
+        """Remove a schedule; return False if no schedule has the name.
+
+        Enqueued runs continue.
+        """
         return await self.kept.remove(RUN, _text(name))
 
 

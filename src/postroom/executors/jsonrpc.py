@@ -24,12 +24,12 @@ _FIELDS: Final[Mapping[str, Any]] = {}
 
 
 class ProtocolFault(Exception):
-    """Raised for output that violates the protocol; the text describes the fault, but no secrets."""
+    """Raised for output that violates the protocol; the text of the error contains no secrets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An error that the program returned; `text` is the error's message."""
+    """The error with which the program has answered a request."""
 
     code: int
     text: str
@@ -37,7 +37,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The program's answer to a request."""
+    """The program's answer to a request of the server."""
 
     method: str
     result: Mapping[str, Any] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request from the program, which expects an answer."""
+    """A request of the program, which the server must answer."""
 
     id: int | str
     method: str
@@ -55,7 +55,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """A notification from the program."""
+    """A notification of the program, which needs no answer."""
 
     method: str
     params: Mapping[str, Any]
@@ -67,7 +67,7 @@ class Peer:
     def __init__(
         self, say: Callable[[Mapping[str, Json]], None], *, longest_line: int = MIN_LINE_BYTES
     ) -> None:
-        """Create the connection; `say` sends an object as a line, `longest_line` limits input in bytes."""
+        """`say` sends a message to the program, and `longest_line` is the maximum length of a line."""
         self._send = say
         self._longest = longest_line
         self._line = bytearray()
@@ -84,7 +84,7 @@ class Peer:
         self._next += 1
 
     def tell(self, method: str, params: Mapping[str, Json]) -> None:
-        """Send a notification."""
+        """Send a notification to the program."""
         self._say({"method": method, "params": params})
 
     def answer(self, id: int | str, result: Mapping[str, Json]) -> None:
@@ -99,7 +99,7 @@ class Peer:
         self._send({"jsonrpc": "2.0", **message})
 
     def process_chunk(self, chunk: bytes) -> Iterator[Answer | Asked | Told]:
-        """Process a piece of output, and yield the messages that are now complete.
+        """Process a piece of the program's output, and yield each complete message.
 
         Raises:
             ProtocolFault: The output violates the protocol, and later output cannot be read either.
@@ -109,30 +109,26 @@ class Peer:
             self._begin(piece)
             line = bytes(self._line).strip()
             self._line.clear()
-            if line:
-                message = self._read_line(line)
-                if message is not None:
-                    yield message
+            if not line:
+                continue
+            if not line.startswith(b"{"):
+                self.noise.add(line + b"\n")
+                self._noises += 1
+                if self._noises > MAX_NOISE:
+                    raise ProtocolFault(f"wrote more than {MAX_NOISE} lines that are not JSON objects")
+                continue
+            try:
+                message = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                self.noise.add(line[-ERRORS_KEPT:] + b"\n")
+                raise ProtocolFault("wrote a line that begins like a JSON object and is invalid") from error
+            yield self.read(message)
         self._begin(rest)
 
     def _begin(self, piece: bytes) -> None:
         if len(self._line) + len(piece) > self._longest:
             raise ProtocolFault(f"wrote a line of more than {self._longest} bytes")
         self._line += piece
-
-    def _read_line(self, line: bytes) -> Answer | Asked | Told | None:
-        if not line.startswith(b"{"):
-            self.noise.add(line + b"\n")
-            self._noises += 1
-            if self._noises > MAX_NOISE:
-                raise ProtocolFault(f"wrote more than {MAX_NOISE} lines that are not JSON objects")
-            return None
-        try:
-            message = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            self.noise.add(line[-ERRORS_KEPT:] + b"\n")
-            raise ProtocolFault("wrote a line that begins like a JSON object and is invalid") from error
-        return self.read(message)
 
     def read(self, message: Mapping[str, Any]) -> Answer | Asked | Told:
         """Convert a JSON object to a protocol message.

@@ -20,9 +20,9 @@ from postroom.ports import PendingBoundary, RunControl
 
 
 def build_prompt(activation: RunActivation) -> str:
-    """Return the prompt of a run: the texts of its messages, separated by blank lines.
+    """Return the prompt of a run: the texts of the messages, separated by blank lines.
 
-    If the calling program sent context, it is placed before the program's message.
+    Text from the calling program is placed before the message of the calling program.
 
     Raises:
         InvalidActivation: The messages contain no text.
@@ -62,7 +62,7 @@ OUTBOX: Final = "POSTROOM_OUTBOX"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRoom:
-    """The files of a run, as its program sees them."""
+    """The received files of a run, and the outbox folder for files that the run sends."""
 
     activation: RunActivation
     """The request of the run; its messages contain the names of their files."""
@@ -72,7 +72,7 @@ class FileRoom:
     files: RunFiles | None = None
 
     async def send(self) -> None:
-        """Store the files that the program wants to send, ordered by name.
+        """Store the files in the outbox of the run, ordered by name.
 
         Symbolic links and folders are ignored.
 
@@ -94,7 +94,7 @@ class FileRoom:
 async def file_room(
     activation: RunActivation, files: RunFiles | None, folder: Path
 ) -> AsyncIterator[FileRoom]:
-    """Create the private folder for the files of a run, and remove it when the context ends.
+    """Create the private folder for the files of a run, and remove the folder when the block ends.
 
     Raises:
         ServerUnavailable: A file could not be fetched now.
@@ -121,8 +121,6 @@ async def file_room(
 
 
 class _Copies:
-    """Copies the files of messages to a folder, each file once."""
-
     def __init__(self, files: RunFiles, inbox: Path, outbox: Path) -> None:
         self.inbox, self.outbox = inbox, outbox
         self.received: list[tuple[ChatFile, Path]] = []
@@ -130,7 +128,6 @@ class _Copies:
         self._told: dict[str, Message] = {}
 
     async def told(self, message: Message) -> Message:
-        """Copy the files of a message to the folder, and return the message with the files' names."""
         cached = self._told.get(message.id or "")
         if cached is not None:
             return cached
@@ -139,26 +136,23 @@ class _Copies:
             return message
         lines = ["Files that came with this message:"]
         for file in files:
-            lines.extend(await self._line(file))
+            if file.sha256 is None:
+                lines.append(f"- {file.described}: missing, {one_line(file.missing or '')}")
+                continue
+            path = self.inbox / f"{len(self.received) + 1}-{file.name}"
+            with await asyncio.to_thread(path.open, "xb", 0) as copy:
+                async for piece in self._files.content(file):
+                    await asyncio.to_thread(copy.write, piece)
+            self.received.append((file, path))
+            lines.append(f"- {one_line(str(path))} ({one_line(file.media_type)}, {file.size:,} bytes)")
+            if file.transcript is not None:
+                lines.append(f"  Transcript: {_limit_text(file.transcript)}")
         lines.append(f"Files that you write to {self.outbox} are sent with your answer.")
         text = self._told[message.id or ""] = _saying(message, lines)
         return text
 
-    async def _line(self, file: ChatFile) -> list[str]:
-        if file.sha256 is None:
-            return [f"- {file.described}: missing, {one_line(file.missing or '')}"]
-        path = self.inbox / f"{len(self.received) + 1}-{file.name}"
-        with await asyncio.to_thread(path.open, "xb", 0) as copy:
-            async for piece in self._files.content(file):
-                await asyncio.to_thread(copy.write, piece)
-        self.received.append((file, path))
-        lines = [] if file.transcript is None else [f"  Transcript: {_limit_text(file.transcript)}"]
-        return [f"- {one_line(str(path))} ({one_line(file.media_type)}, {file.size:,} bytes)", *lines]
-
 
 class _PendingWithFiles:
-    """The pending messages for an active run, with the names of their files added."""
-
     def __init__(self, within: PendingBoundary, copies: _Copies) -> None:
         self._within = within
         self._copies = copies
@@ -177,7 +171,7 @@ class _PendingWithFiles:
 
 
 async def without_files(activation: RunActivation) -> RunActivation:
-    """Return the request for an agent that gets no files, with a note for each file."""
+    """Return the request with a note in place of each file, for an agent that receives no files."""
     control = activation.control
     if not isinstance(control, RunControl) or control.files is None:
         return activation

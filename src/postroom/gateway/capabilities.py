@@ -31,7 +31,7 @@ class LengthUnit(StrEnum):
     """Bytes in UTF-8. A code point counts one to four times."""
 
     def measure(self, text: str) -> int:
-        """Return the length of the text in this unit. A lone surrogate counts as one character."""
+        """Return the length of the text in this unit."""
         match self:
             case LengthUnit.CHARACTERS:
                 return len(text)
@@ -41,10 +41,7 @@ class LengthUnit(StrEnum):
                 return len(text.encode("utf-8", "surrogatepass"))
 
     def fitting(self, text: str, start: int, room: int) -> int:
-        """Return the greatest `end` such that `text[start:end]` is at most `room` units long.
-
-        The call reads at most `room` code points of the text.
-        """
+        """Return the greatest `end` such that `text[start:end]` is at most `room` units long."""
         most = min(len(text), start + room)
         if self is LengthUnit.CHARACTERS or self.measure(text[start:most]) <= room:
             return most
@@ -68,10 +65,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimits:
-    """The rate limits that a platform documents for one bot.
-
-    The bot learns undocumented limits when the platform refuses a call.
-    """
+    """The rate limits that a platform documents for one bot."""
 
     bot: Rate | None = None
     """The limit for all calls together."""
@@ -85,7 +79,9 @@ class RateLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelCapabilities:
-    """The capabilities of a channel. An undeclared capability counts as missing.
+    """The capabilities of a channel.
+
+    A capability that the adapter does not declare counts as missing.
 
     Raises:
         InvalidArgument: The limit is under `SMALLEST_LIMIT`, or the interval is negative.
@@ -136,7 +132,7 @@ class ChannelCapabilities:
 
 
 def refuse_small_limit(limit: int) -> None:
-    """Refuse a limit that is too small to split every text.
+    """Check that a length limit is large enough to split any text.
 
     Raises:
         InvalidArgument: The limit is under `SMALLEST_LIMIT`.

@@ -42,13 +42,13 @@ _HOUR: Final = re.compile(r"[01]?[0-9]|2[0-3]")
 
 
 class ChatSettings:
-    """Shows and changes the settings that people choose in a chat."""
+    """The chat settings that people read and change with `/set`."""
 
     def __init__(self, config: GatewayConfig, people: People, sessions: Sessions) -> None:
         self._config, self._people, self._sessions = config, people, sessions
 
     async def set(self, key: str, source: SessionSource, words: str) -> str:
-        """Execute the command `/set` with its arguments for a session, and return the reply to the sender.
+        """Execute `/set` with the arguments `words`, and return the reply to the sender.
 
         Raises:
             StoreError: The setting could not be read or stored.
@@ -75,7 +75,7 @@ class ChatSettings:
         return await self._line(name, session, source)
 
     def may_choose(self, name: str, source: SessionSource) -> bool:
-        """Return whether the sender may change this setting.
+        """Return whether the sender may change the setting `name`.
 
         Only operators may change settings that cost money or affect other people.
         """
@@ -83,19 +83,20 @@ class ChatSettings:
         return self._people.may(source, PersonRole.OPERATOR if is_others else PersonRole.MEMBER)
 
     async def _chosen(self, name: str, value: str, source: SessionSource) -> Json:
-        """Return the value to store for a chosen value.
+        """Convert the text that a person typed for a setting to the value to store.
 
         Raises:
             ConfigError: The setting does not accept this value.
         """
+        choice = value.casefold()
         match name:
-            case "busy" if value.casefold() in CHAT_POLICIES:
-                return value.casefold()
+            case "busy" if choice in CHAT_POLICIES:
+                return choice
             case "busy":
                 raise _no_choice(value, f"choose one of {', '.join(CHAT_POLICIES)}")
             case "reset":
                 # Convert a reset policy (`none`, `daily 4` or `idle 2h`) to the value to store.
-                word, _, detail = value.casefold().partition(" ")
+                word, _, detail = choice.partition(" ")
                 policy = None
                 if word == "none" and not detail:
                     policy = SessionResetPolicy()
@@ -116,11 +117,18 @@ class ChatSettings:
                         "hour, 0 to 23) or idle 2h (after 2 hours without a message)",
                     )
                 return {**structs.asdict(policy), "mode": policy.mode.value}
+            case "quiet" if choice == QUIET_OFF:
+                return QUIET_OFF
             case "quiet":
-                is_off = value.casefold() == QUIET_OFF
-                return QUIET_OFF if is_off else str(await asyncio.to_thread(QuietHours.parse, value))
+                return str(await asyncio.to_thread(QuietHours.parse, value))
+            case "voice" if choice not in (VOICE_ON, VOICE_OFF):
+                raise _no_choice(choice, f"choose {VOICE_ON} or {VOICE_OFF}")
+            case "voice" if not self._config.speaks:
+                raise _no_choice(choice, "ask the operator to set a speech endpoint (speech_url in [agent])")
+            case "voice" if source.platform in ANSWER_ONLY:
+                raise _no_choice(choice, "use voice in another channel: this channel accepts no files")
             case "voice":
-                return self._check_voice(value.casefold(), source)
+                return choice
             case "model" if source.agent in self._config.programs:
                 raise _no_choice(
                     value, "choose another agent first: the agent of this chat uses no model of the gateway"
@@ -130,16 +138,6 @@ class ChatSettings:
             case _:
                 return value
 
-    def _check_voice(self, value: str, source: SessionSource) -> Json:
-        """Check a value for `/set voice` in this chat, and return the value to store."""
-        if value not in (VOICE_ON, VOICE_OFF):
-            raise _no_choice(value, f"choose {VOICE_ON} or {VOICE_OFF}")
-        if not self._config.speaks:
-            raise _no_choice(value, "ask the operator to set a speech endpoint (speech_url in [agent])")
-        if source.platform in ANSWER_ONLY:
-            raise _no_choice(value, "use voice in another channel: this channel accepts no files")
-        return value
-
     async def _line(self, name: str, session: ChatSession, source: SessionSource) -> str:
         rules = self._config.get_rules(source.platform, source.chat_id)
         match name:
@@ -147,7 +145,15 @@ class ChatSettings:
                 mode = self._config.get_busy_mode(source.platform, source.chat_id).value
                 value = session.settings.get("busy") or mode
             case "reset":
-                value = _reset_in_words(self._sessions.reset_policy(session, source))
+                policy = self._sessions.reset_policy(session, source)
+                span = span_in_words(timedelta(minutes=policy.idle_minutes))
+                daily, idle = f"daily at {policy.at_hour}", f"after {span} idle"
+                value = {
+                    ResetMode.NONE: "none",
+                    ResetMode.DAILY: daily,
+                    ResetMode.IDLE: idle,
+                    ResetMode.BOTH: f"{daily}, and {idle}",
+                }[policy.mode]
             case "quiet":
                 quiet = await self._sessions.quiet_hours(source.address)
                 value = QUIET_OFF if quiet is None else str(quiet)
@@ -164,20 +170,6 @@ class ChatSettings:
 def _with(session: ChatSession, name: str, chosen: Json) -> ChatSession:
     kept_fields = {item: value for item, value in session.settings.items() if item != name}
     return replace(session, settings=kept_fields if chosen is None else {**kept_fields, name: chosen})
-
-
-def _reset_in_words(policy: SessionResetPolicy) -> str:
-    span = span_in_words(timedelta(minutes=policy.idle_minutes))
-    daily, idle = f"daily at {policy.at_hour}", f"after {span} idle"
-    match policy.mode:
-        case ResetMode.NONE:
-            return "none"
-        case ResetMode.DAILY:
-            return daily
-        case ResetMode.IDLE:
-            return idle
-        case ResetMode.BOTH:
-            return f"{daily}, and {idle}"
 
 
 def _no_choice(value: str, remedy: str) -> ConfigError:

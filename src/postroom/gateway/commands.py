@@ -31,6 +31,7 @@ from postroom.contracts.quoting import sentence
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import MAX_PAGE, MessageQuery
 from postroom.contracts.runs import RunRecord, Usage
+from postroom.contracts.work import FailedRuns
 from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway import wording
 from postroom.gateway.config import (
@@ -79,7 +80,7 @@ class CommandCall:
 
 
 class Commands:
-    """Performs the chat commands."""
+    """The commands that people can send in a chat."""
 
     def __init__(  # noqa: PLR0913 - its collaborators by name
         self,
@@ -95,7 +96,9 @@ class Commands:
         settings: "ChatSettings",
         mail: ChatDelivery | None = None,
         reminders: Reminders | None = None,
+        failed: Callable[[], Awaitable[Sequence[FailedRuns]]] | None = None,
     ) -> None:
+        self._failed = failed
         self._links, self._settings = links, settings
         self._mail, self._reminders = mail, reminders
         self._config, self._people, self._notices = config, people, notices
@@ -108,7 +111,7 @@ class Commands:
         return self._people.may(source, self._config.command_roles.get(command.name, command.role))
 
     async def obey(self, command: "Command", event: MessageEvent, source: SessionSource, key: str) -> Answer:
-        """Perform a command and return the reply to its sender.
+        """Execute a command and return the reply to the sender.
 
         Raises:
             StoreError: The command could not be performed.
@@ -161,7 +164,9 @@ class Commands:
         if not runs:
             return "This conversation has no runs yet."
         last = max(runs, key=lambda run: run.created_at).usage
-        which = f"The newest {MAX_PAGE} runs" if len(runs) == MAX_PAGE else _count_noun(len(runs), "run")
+        which = f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
+        if len(runs) == MAX_PAGE:
+            which = f"The newest {MAX_PAGE} runs"
         return (
             f"{which}: {wording.used_up(used.input_tokens, used.output_tokens, used.cost_micros)}, "
             f"{used.wall_ms / 1000:.1f} s\nThe last run: "
@@ -172,10 +177,7 @@ class Commands:
     # The active run, and waiting messages.
 
     async def _stop(self, call: CommandCall) -> str | None:
-        """Cancel the active or waiting run of the session.
-
-        Return None if only a waiting run was cancelled, because the end of that run sends its own notice.
-        """
+        """Cancel the active or waiting run of the session."""
         dropped: list[Message] = []
         stopping, ended, waiting = False, False, 0
         for session in await self._sessions_here(call):
@@ -212,7 +214,7 @@ class Commands:
         return await self._settings.set(call.key, call.source, call.words)
 
     async def _set_by_command(self, call: CommandCall) -> str:
-        """Perform `/busy` or `/voice`, the short forms of `/set busy` and `/set voice`."""
+        """Execute `/busy` or `/voice`, the short forms of `/set busy` and `/set voice`."""
         name = call.event.get_command()
         return await self._settings.set(call.key, call.source, f"{name} {call.words}")
 
@@ -377,17 +379,19 @@ class Commands:
     async def _inbox(self, call: CommandCall) -> str:
         if not self._sees_all(call.source):
             return (
-                "/inbox shows the questions of all projects, so only owners can use it, and only in a "
-                "direct message."
+                "/inbox shows the questions and failed runs of all projects, so only owners can use it, and "
+                "only in a direct message."
             )
-        return await self._questions.inbox(call.words)
+        listed = await self._questions.inbox(call.words)
+        failed = () if call.words.strip() or self._failed is None else await self._failed()
+        return listed if not failed else f"{listed}\n\n{wording.failures(failed)}"
 
     def _sees_all(self, source: SessionSource) -> bool:
         """Return whether the sender may see the questions of all projects in this chat."""
         return source.chat_type == "dm" and self._people.may(source, PersonRole.OWNER)
 
     async def read_as_answer(self, event: MessageEvent, source: SessionSource, key: str) -> None:
-        """Change a reply to an open question's card into `/answer`, if the sender may answer questions.
+        """Turn a person's reply to a question's card into an `/answer` command, if the person may answer.
 
         Raises:
             StoreError: The question could not be read.
@@ -395,9 +399,12 @@ class Commands:
         call = CommandCall(event=event, source=source, key=key, words="")
         if is_person(source.agent) or not self.may_use(BY_NAME["answer"], source) or not event.text.strip():
             return
+        new_cards = {**self._sessions.new_cards}  # copied before the stored cards are read
         for session in await self._sessions_here(call):
-            for number, card in session.settings.get("cards", {}).items():
-                if card["id"] != event.reply_to_message_id:
+            stored_cards = session.settings.get("cards", {})
+            cards = new_cards | {number: card["id"] for number, card in stored_cards.items()}
+            for number, card_id in cards.items():
+                if card_id != event.reply_to_message_id:
                     continue
                 if any(
                     question.number == number for question in await self._questions.open(session.thread_id)
@@ -448,10 +455,7 @@ class Commands:
         return wording.reached_here(person)
 
     async def _catchup(self, call: CommandCall) -> str:
-        """Summarise the events in a project since the last summary in this chat.
-
-        Without a project's name, summarise the project of the agent.
-        """
+        """Summarise the events in a project since the last summary in this chat."""
         if self._mail is None:
             return "This chat receives no messages from agents."
         session, _ = await self._sessions.of(call.key, call.source)
@@ -535,10 +539,7 @@ class Commands:
         return f"{named[texts[0]]} now answers in this chat. /agent {DEFAULT_AGENT} undoes this."
 
     async def _model(self, call: CommandCall) -> Answer:
-        """Show the model that answers in this chat, or choose another model.
-
-        A sender who may choose the model gets a button for each offered model.
-        """
+        """Show or change the model that answers in the chat."""
         names = self._config.models.get(call.source.agent, ())
         wanted = call.words.strip()
         if wanted and wanted.casefold() != DEFAULT_AGENT:
@@ -562,7 +563,7 @@ class Commands:
     # Parts of the commands.
 
     async def _sessions_here(self, call: CommandCall) -> list[ChatSession]:
-        """Return the person's sessions in this chat, beginning with the session of the command."""
+        """Return the person's sessions in the chat, with the session of the command first."""
         session, _ = await self._sessions.of(call.key, call.source)
         others = (replace(call.source, agent=agent) for agent in reachable(self._config.routes, call.source))
         keys = [self._config.session_key(source) for source in others]
@@ -574,7 +575,7 @@ class Commands:
         return session, await self._handover.active(session.thread_id)
 
     async def _shown_runs(self, session: ChatSession) -> list[RunRecord]:
-        """Return those of the conversation's newest 200 runs that can be undone, oldest first."""
+        """Return the recent runs of a conversation that can be undone, oldest first."""
         hidden = await self._sessions.hidden(session.thread_id)
         newest = await self._threads.latest_runs(session.thread_id)
         runs = [run for run in newest if run.run_id not in hidden]
@@ -624,7 +625,7 @@ class Command:
     """
 
     def refusal(self, name: str, words: str) -> str | None:
-        """Return the notice that refuses the words after a command, or None if the command accepts them."""
+        """Return the error message for invalid arguments of a command, or None for valid arguments."""
         is_free = not words or (self.usage and not self.form)
         if is_free or re.fullmatch(self.form, words, re.ASCII | re.IGNORECASE | re.DOTALL):
             return None
@@ -778,7 +779,7 @@ COMMANDS = (
         name="inbox",
         run=Commands._inbox,
         usage="[number | after number]",
-        help="list the open questions of all agents, or show one question in full",
+        help="list the open questions and failed runs of all agents, or show one question in full",
         role=PersonRole.OPERATOR,
     ),
     Command(
@@ -850,10 +851,10 @@ BY_NAME: Mapping[str | None, Command] = {
 
 
 def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
-    """Return whether an edit may replace the text of a message that no run has read.
+    """Return whether a person may edit the message `before` into `after` while no run has read it.
 
-    An edit cannot turn a message into a command, or a command into another command. It can change the words
-    after a command only if an agent reads these words.
+    A message cannot become a command, and a command cannot become another command. The arguments of a command
+    can be edited only if an agent reads the arguments.
     """
     name = after.get_command()
     if name is None:
@@ -863,7 +864,7 @@ def may_be_changed_into(before: MessageEvent, after: MessageEvent) -> bool:
 
 
 def help_text(may_use: Callable[[Command], bool], word: str = "") -> str:
-    """Return the help for all commands that the sender may use, or only for the command named by `word`."""
+    """Return the help text of the command `word`, or of all commands that the sender may use."""
     name = word.strip().removeprefix("/").casefold()
     if name and name not in BY_NAME:
         return wording.unknown_command(name)
@@ -873,10 +874,6 @@ def help_text(may_use: Callable[[Command], bool], word: str = "") -> str:
     if not shown:
         return wording.NOT_ALLOWED
     return "\n".join(f"/{command.name} {command.usage}".rstrip() + f": {command.help}" for command in shown)
-
-
-def _count_noun(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _search_line(message: Message) -> str:
@@ -890,14 +887,14 @@ def _search_line(message: Message) -> str:
 
 
 def _around(text: str, word: str, most: int = 80) -> str:
-    """Return an excerpt of a text around a word."""
+    """Return an excerpt of a text that contains a word."""
     at = max(text.casefold().find(word) - most // 3, 0)
     part = text[at : at + most]
     return f"{'…' if at else ''}{part}{'…' if at + most < len(text) else ''}"
 
 
 def _format_list(title: str, texts: list[str], most: int = 60) -> list[str]:
-    """Return a line with the title and the number of texts, and one line for each text."""
+    """Return a heading with the number of texts, and one line for each text."""
     if not texts:
         return []
     lines = (" ".join(text.split()) or "(a file)" for text in texts)

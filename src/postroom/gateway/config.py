@@ -103,10 +103,10 @@ FileKind = Annotated[
 
 
 class ResetMode(StrEnum):
-    """When a session starts a new thread by itself.
+    """When a session automatically starts a new thread.
 
-    `daily` means at a time of day, and `idle` means after a time without messages. `both` means at the
-    earlier of these two times.
+    With `daily`, a session is reset at a set time each day. With `idle`, a session is reset after a period
+    without messages. With `both`, a session is reset daily and after a period without messages.
     """
 
     NONE = "none"
@@ -116,7 +116,7 @@ class ResetMode(StrEnum):
 
 
 class SessionResetPolicy(Table, frozen=True, kw_only=True):
-    """When a session starts a new conversation: daily at `at_hour`, or after an idle time."""
+    """The rule that decides when a session starts a new conversation."""
 
     mode: ResetMode = ResetMode.NONE
     at_hour: Annotated[int, Meta(ge=0, le=23)] = 4
@@ -125,7 +125,7 @@ class SessionResetPolicy(Table, frozen=True, kw_only=True):
 
 
 class HomeChannel(Table, frozen=True, kw_only=True):
-    """The chat that gets a platform's messages that do not answer a person."""
+    """The chat on a platform that receives all messages that are not replies to a person."""
 
     chat_id: Line
     name: Line = "Home"
@@ -133,7 +133,10 @@ class HomeChannel(Table, frozen=True, kw_only=True):
 
 
 class ChatRules(Table, frozen=True, kw_only=True):
-    """The rules of one chat. For a rule that is None, the setting of the channel applies."""
+    """The rules of one chat.
+
+    A rule that is None falls back to the setting of the platform.
+    """
 
     busy: Mode | None = None
     reset: SessionResetPolicy | None = None
@@ -153,7 +156,10 @@ AS_EVERYWHERE = ChatRules()
 
 
 class PlatformConfig(Table, frozen=True, kw_only=True):
-    """The table of one platform. The module of each adapter has a subclass with further settings."""
+    """The settings of one platform.
+
+    Each adapter module defines a subclass with the settings of its platform.
+    """
 
     enabled: bool = True
     token: Secret | None = None
@@ -181,7 +187,7 @@ class PlatformConfig(Table, frozen=True, kw_only=True):
 
 
 class StreamingConfig(Table, frozen=True, kw_only=True):
-    """How an answer is shown while it is being written, on platforms that support it."""
+    """The settings for showing an answer while the agent writes it."""
 
     enabled: bool = True
     edit_interval: Duration = timedelta(milliseconds=800)
@@ -190,10 +196,9 @@ class StreamingConfig(Table, frozen=True, kw_only=True):
 
 
 class BusyConfig(Table, frozen=True, kw_only=True):
-    """What a busy session does with another message.
+    """The settings for messages that arrive while a session is busy.
 
-    The setting of the session applies, or else the one of the chat, the platform or this table, in this
-    order.
+    A setting of the session, the chat or the platform has priority over the setting in this table.
     """
 
     mode: Mode = BusyPolicy.QUEUE
@@ -202,7 +207,7 @@ class BusyConfig(Table, frozen=True, kw_only=True):
 
 
 class DeliveryConfig(Table, frozen=True, kw_only=True):
-    """The delivery of outgoing messages."""
+    """The settings for the delivery of outgoing messages."""
 
     max_attempts: Annotated[int, Meta(ge=1, le=1_000)] = 8
     first_retry: Duration = timedelta(seconds=1)
@@ -217,9 +222,10 @@ class DeliveryConfig(Table, frozen=True, kw_only=True):
 
 
 class Route(Table, frozen=True, kw_only=True):
-    """A rule that chooses the agent for the messages that satisfy all its conditions.
+    """A rule that assigns an agent to all messages that satisfy the rule's conditions.
 
-    A condition is satisfied if one of its values matches, or if it has no values.
+    A condition with several values is satisfied if one value matches. A condition without values is always
+    satisfied.
     """
 
     agent: (
@@ -242,14 +248,14 @@ class Route(Table, frozen=True, kw_only=True):
 
     @property
     def reads_words(self) -> bool:
-        """Whether the route has conditions on the text of messages.
+        """Whether a condition of the route checks the text of messages.
 
-        A route with such conditions also matches messages that are not addressed to the bot.
+        A route that checks texts also matches messages that are not addressed to the bot.
         """
         return bool(self.mention or self.pattern)
 
     def covers(self, source: SessionSource) -> bool:
-        """Return whether a message from this chat and sender can match, if its text matches, too."""
+        """Return whether a message from this chat and sender can match the route, regardless of its text."""
         fields = {
             "platform": source.platform.value,
             "chat": source.chat_id,
@@ -260,17 +266,17 @@ class Route(Table, frozen=True, kw_only=True):
         return all(fields[name] in wanted for name in _PLACE if (wanted := getattr(self, name)))
 
     def found_in(self, text: str) -> bool:
-        """Return whether a text satisfies the route's conditions on the text."""
+        """Return whether a text satisfies the route's conditions on texts."""
         is_mentioned = not self.mention or any(_naming(name).search(text) for name in self.mention)
         return is_mentioned and (not self.pattern or any(_like(value).match(text) for value in self.pattern))
 
     def includes(self, other: "Route") -> bool:
-        """Return whether every message that matches the other route also matches this one."""
+        """Return whether this route matches every message that the route `other` matches."""
         pairs = ((_values(self, name), _values(other, name)) for name in (*_PLACE, *_WORDS))
         return all(not mine or "*" in mine or (its and its <= mine) for mine, its in pairs)
 
     def __str__(self) -> str:
-        """Return the route's conditions in one line."""
+        """Return the conditions of the route as one line of text."""
         named = ((name, getattr(self, name)) for name in (*_PLACE, *_WORDS))
         return (
             ", ".join(f"{name} {' or '.join(values)}" for name, values in named if values) or "all messages"
@@ -278,7 +284,7 @@ class Route(Table, frozen=True, kw_only=True):
 
 
 class GatewayRules(Table, frozen=True, kw_only=True):
-    """The table [gateway]: the rules for all channels."""
+    """The rules for all channels, from the table `[gateway]`."""
 
     busy: BusyConfig = BusyConfig()
     default_reset_policy: SessionResetPolicy = field(default=SessionResetPolicy(), name="reset")
@@ -319,7 +325,7 @@ class GatewayRules(Table, frozen=True, kw_only=True):
 
 
 class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
-    """The whole configuration of the gateway: general rules, channels and agents."""
+    """The complete configuration of the gateway."""
 
     platforms: Mapping[Platform, PlatformConfig] = {}
     programs: frozenset[str | None] = frozenset()
@@ -339,39 +345,48 @@ class GatewayConfig(GatewayRules, frozen=True, kw_only=True):
     """The folder of the status file and of the locks on bot tokens, or None if there are no such files."""
 
     def get_connected_platforms(self) -> tuple[Platform, ...]:
-        """Return the platforms to connect."""
+        """Return the platforms that the configuration enables."""
         return tuple(platform for platform, config in self.platforms.items() if config.enabled)
 
     def get_home_channel(self, platform: Platform) -> HomeChannel | None:
-        """Return the home channel of a platform, if it has one."""
+        """Return the home channel of a platform, or None if the platform has none."""
         config = self.platforms.get(platform)
         return None if config is None else config.home_channel
 
     def session_key(self, source: SessionSource) -> str:
-        """Return the key of the session to which messages from this source belong."""
+        """Return the key of the session to which a message with this source belongs."""
         return build_session_key(source, self.group_sessions_per_user, self.thread_sessions_per_user)
 
     def get_rules(self, platform: Platform, chat_id: str) -> ChatRules:
-        """Return the rules that the configuration file has for a chat."""
+        """Return the rules that the configuration file sets for a chat."""
         config = self.platforms.get(platform)
         return AS_EVERYWHERE if config is None else config.chats.get(chat_id, AS_EVERYWHERE)
 
     def get_reset_policy(
         self, platform: Platform, session_type: str, chat_id: str = ""
     ) -> SessionResetPolicy:
-        """Return the reset policy of the chat, or else of the platform, or else of the gateway."""
+        """Return the reset policy of a chat.
+
+        The policy of the chat has priority over the policies of the platform and the gateway.
+        """
         config = self.platforms.get(platform)
         own = self.get_rules(platform, chat_id).reset or (config and config.reset)
         return own or self.reset_by_type.get(session_type, self.default_reset_policy)
 
     def get_busy_mode(self, platform: Platform, chat_id: str) -> BusyPolicy:
-        """Return the busy policy of the chat, or else of the platform, or else of the gateway."""
+        """Return the busy policy of a chat.
+
+        The policy of the chat has priority over the policies of the platform and the gateway.
+        """
         config = self.platforms.get(platform)
         return self.get_rules(platform, chat_id).busy or (config and config.busy) or self.busy.mode
 
 
 def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | None, ...]:
-    """Return the agents that can answer a sender in a chat, depending on the text. None means `[agent]`."""
+    """Return the agents that may answer a sender in a chat.
+
+    None stands for the agent in the table `[agent]`.
+    """
     fields: dict[str | None, None] = {}
     for rule in routes:
         if rule.covers(source):
@@ -382,29 +397,29 @@ def reachable(routes: Sequence[Route], source: SessionSource) -> tuple[str | Non
 
 
 def short_name(agent: str) -> str:
-    """Return the name that chats show for an agent, or for a person who answers in place of an agent."""
+    """Return the name that chats display for an agent, or for a person who answers."""
     return agent.removeprefix(PERSON).partition("@")[0]
 
 
 def chat_names(agents: Iterable[str]) -> dict[str, str]:
-    """Return the name that a chat shows for each agent, which is its short name if that is unique."""
+    """Map each agent to its short name, or to its full name if the short name is not unique."""
     names = list(agents)
     shared = Counter(map(short_name, names))
     return {name: short_name(name) if shared[short_name(name)] == 1 else name for name in names}
 
 
 def is_person(agent: str | None) -> bool:
-    """Return whether a person answers instead of an agent."""
+    """Return whether `agent` names a person who answers in place of an agent."""
     return agent is not None and agent.startswith(PERSON)
 
 
 def label(agent: str) -> str:
-    """Return the prefix that identifies an agent's messages in a chat where several agents may answer."""
+    """Return the prefix that shows the name of an agent before a message."""
     return f"{short_name(agent)}: "
 
 
 def is_one_of_several(routes: Sequence[Route], source: SessionSource) -> bool:
-    """Return whether answers must name their agent, because several agents may answer in this group."""
+    """Return whether several agents may answer in a group, so that each answer must name its agent."""
     return source.agent is not None and source.chat_type != "dm" and len(reachable(routes, source)) > 1
 
 

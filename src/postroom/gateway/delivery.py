@@ -54,10 +54,9 @@ _LOOKED_AGAIN_MS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class ReplyAddress:
-    """The chat to which a message is sent, and the inbound messages that it answers.
+    """The chat that gets a reply, and the inbound messages that the reply answers.
 
-    A question answers the messages that its run has read. `files` are the files of the run, which are sent
-    after the reply.
+    `files` are sent after the text of the reply.
     """
 
     source: SessionSource
@@ -68,9 +67,10 @@ class ReplyAddress:
 
 @dataclass(slots=True)
 class OutgoingMessage:
-    """A text to send in parts. The first `sent` parts have certainly arrived.
+    """A text that is sent in one or more parts.
 
-    If there is a `draft_id`, the first part replaces that draft.
+    The platform has accepted the first `sent` parts. If `draft_id` is set, the first part replaces the draft
+    with this id.
     """
 
     key: str
@@ -99,21 +99,37 @@ class OutgoingMessage:
     """
 
     async def send_rest(self, adapter: BasePlatformAdapter) -> SendResult:
-        """Send the remaining parts. Stop at the first refused part."""
+        """Send the remaining parts of the text, until the platform refuses a part."""
         result = SendResult.sent()
         tries = 0
         if self.is_under_way:
             self._mark(adapter)
         while self.sent < len(self.parts):
             self.is_under_way = True
-            result = await self._send_part(adapter, self.sent)
+            part, source, number = self.parts[self.sent], self.address.source, self.sent
+            is_last = number == len(self.parts) - 1
+            metadata = send_metadata(
+                source,
+                dedupe_key=f"{self.key}/{number}",
+                answers=list(self.address.answers),
+                final=is_last,
+                **(self.details if is_last else {}),
+            )
+            replaces_draft = False
+            if number == 0 and self.draft_id is not None:
+                result = await adapter.edit_message(source.chat_id, self.draft_id, part, metadata)
+                replaces_draft = result.success or result.error_kind not in _CANNOT_EDIT
+                self.draft_id = self.draft_id if replaces_draft else None
+            if not replaces_draft:
+                reply_to = self.address.answers[-1] if self.address.answers and number == 0 else None
+                result = await adapter.send(source.chat_id, part, reply_to, metadata)
             self.is_under_way = False
             if result.success:
                 self.sent, tries = self.sent + 1, 0
             elif result.error_kind is SendErrorKind.TOO_LONG and tries < _TRIES_TO_FIT:
                 tries += 1
                 # Split the next part again, because its markup made it too long for the platform.
-                part, unit = self.parts[self.sent], adapter.capabilities.unit
+                unit = adapter.capabilities.unit
                 limit = max(unit.measure(part) * 2 // 3, SMALLEST_LIMIT)
                 self.parts[self.sent : self.sent + 1] = split(part, limit=limit, unit=unit)
             else:
@@ -124,24 +140,6 @@ class OutgoingMessage:
             source, stale, self.stale_id = self.address.source, self.stale_id, None
             await adapter.delete_message(source.chat_id, stale, send_metadata(source))
         return result
-
-    async def _send_part(self, adapter: BasePlatformAdapter, number: int) -> SendResult:
-        part, source = self.parts[number], self.address.source
-        is_last = number == len(self.parts) - 1
-        metadata = send_metadata(
-            source,
-            dedupe_key=f"{self.key}/{number}",
-            answers=list(self.address.answers),
-            final=is_last,
-            **(self.details if is_last else {}),
-        )
-        if number == 0 and self.draft_id is not None:
-            result = await adapter.edit_message(source.chat_id, self.draft_id, part, metadata)
-            if result.success or result.error_kind not in _CANNOT_EDIT:
-                return result
-            self.draft_id = None
-        reply_to = self.address.answers[-1] if self.address.answers and number == 0 else None
-        return await adapter.send(source.chat_id, part, reply_to, metadata)
 
     def _mark(self, adapter: BasePlatformAdapter) -> None:
         """Mark the next part as a possible duplicate."""
@@ -162,7 +160,7 @@ NO_SUCH_CARD = (SendErrorKind.NOT_FOUND, SendErrorKind.BAD_FORMAT)
 
 @dataclass(frozen=True, slots=True)
 class _Closes:
-    """The inbound messages that a reply closes, because it answers them."""
+    """The inbound messages that a reply answers and closes."""
 
     inbound_ids: tuple[int, ...] = ()
     chats: tuple[str, ...] = ()
@@ -171,10 +169,7 @@ class _Closes:
     """Whether all these messages were already closed when they were read."""
 
     def change(self, failed: str | None, voice: OutboxDraft | None = None) -> Joined:
-        """Return the change that closes these messages, and that stores the voice message of a spoken reply.
-
-        Messages that are closed already do not change.
-        """
+        """Return the database change that closes the messages and queues the voice message of the reply."""
         move = InboundMove(status=InboundStatus.FAILED if failed else InboundStatus.DONE, reason=failed)
 
         def change(tx: Transaction) -> None:
@@ -218,7 +213,7 @@ class Delivery:
         """Return the voice message that follows a reply, if the chat gets spoken answers."""
 
     def speak_for(self, adapters: Sequence[BasePlatformAdapter]) -> None:
-        """Deliver messages only through the bots of `adapters` from now on."""
+        """Set the adapters through which messages are delivered from now on."""
         # A server that has not connected a bot does not know the bot's account, so other servers deliver the
         # bot's messages.
         self._adapters = {
@@ -229,20 +224,21 @@ class Delivery:
         }
         # If this server has lost a bot, another server finishes the deliveries that this server began.
         self._outgoing = {
-            key: message for key, message in self._outgoing.items() if self._is_said_here(message)
+            key: outgoing
+            for key, outgoing in self._outgoing.items()
+            for source in [outgoing.address.source]
+            if target_name(source.platform.value, source.account) in self._adapters
         }
 
-    def _is_said_here(self, outgoing: OutgoingMessage) -> bool:
-        source = outgoing.address.source
-        return target_name(source.platform.value, source.account) in self._adapters
-
     def serves(self, target: str) -> bool:
-        """Return whether this process is connected to the bot of this outbox target."""
+        """Return whether the bot of an outbox target is connected in this process."""
         adapter = self._adapters.get(target)
         return adapter is not None and adapter.is_ours()
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Deliver a row. If the delivery fails, return when to retry, or that the row is a dead letter.
+        """Deliver a reply from the outbox, and return the outcome.
+
+        A failed delivery is retried later or becomes a dead letter.
 
         Raises:
             StoreError, ChannelError: The outcome could not be stored. The row is delivered again.
@@ -272,7 +268,8 @@ class Delivery:
             )
         if address is None:
             return await self._given_up(row, reply, closes, "the chat of the reply is unknown")
-        if reply.keeps_quiet and (left := await self._quiet_ms(address.source)):
+        quiet = await self._sessions.quiet_hours(address.source.address) if reply.keeps_quiet else None
+        if quiet is not None and (left := quiet.left_ms(self._clock.now())):
             return NotPerformed(error=wording.QUIET, untried=True, not_before_ms=min(left, _LOOKED_AGAIN_MS))
         # Read this before the text is sent: a failure of the store after it would send the text again.
         voice = None if self.voice_of is None else await self.voice_of(row, reply, address.source)
@@ -298,10 +295,7 @@ class Delivery:
         return Performed(also=change)
 
     async def _answered(self, row: OutboxMessage, reply: Reply) -> tuple[ReplyAddress | None, _Closes]:
-        """Return the address of a reply and the messages that it closes.
-
-        An address or messages that the reply does not contain are looked up.
-        """
+        """Return the address of a reply, and the inbound messages that the reply closes."""
         if reply.says_where and reply.source is not None and not row.may_have_arrived:
             source = SessionSource.from_dict(reply.source)
             chat = chat_lock(inbound_key(source, None))
@@ -323,15 +317,22 @@ class Delivery:
         is_done = bool(inbound) and not any(message.status.is_open for message in inbound)
         return address, _Closes(tuple(message.inbound_id for message in inbound), chats, is_done)
 
-    async def _quiet_ms(self, source: SessionSource) -> int:
-        """Return the milliseconds until a chat's quiet hours end."""
-        quiet = await self._sessions.quiet_hours(source.address)
-        return 0 if quiet is None else quiet.left_ms(self._clock.now())
-
     async def _sent(self, row: OutboxMessage, reply: Reply, address: ReplyAddress) -> SendResult:
         try:
-            if reply.kind is ReplyKind.CARD:
-                return await self._update_card(row, reply)
+            if reply.kind is ReplyKind.CARD:  # the card of a question or notice shows the answer or choice
+                place, card_id = reply.source, reply.card
+                if card_id is None or place is None:
+                    card = (await self._cards(reply.thread_id)).get(reply.question or "")
+                    if card is None:  # there is no card to update
+                        return SendResult.sent()
+                    place, card_id = card["source"], card["id"]
+                source = SessionSource.from_dict(place)
+                channel = self.find_adapter(row, source)
+                if channel is None:
+                    return _NO_CHANNEL
+                metadata, shown = send_metadata(source), Card(text=reply.text)  # without buttons
+                result = await channel.update_card(source.chat_id, card_id, shown, metadata)
+                return SendResult.sent() if result.error_kind in NO_SUCH_CARD else result
             adapter = self.find_adapter(row, address.source)
             return _NO_CHANNEL if adapter is None else await self._send(adapter, row, reply, address)
         except PostroomError:
@@ -341,10 +342,7 @@ class Delivery:
             return SendResult.failed(SendErrorKind.UNKNOWN, type(error).__name__)
 
     def find_adapter(self, row: OutboxMessage, source: SessionSource) -> BasePlatformAdapter | None:
-        """Return the adapter through which a reply is sent to a chat.
-
-        In linked chats, the channel of the adapter may differ from the channel in the thread's name.
-        """
+        """Return the adapter through which a reply is sent to a chat."""
         target = self._target(row, source)
         return self._adapters.get(target) if self.serves(target) else None
 
@@ -385,14 +383,28 @@ class Delivery:
     async def _send_files(
         self, adapter: BasePlatformAdapter, outgoing: OutgoingMessage, files: tuple[ChatFile, ...]
     ) -> SendResult:
-        """Send the files after a text. Tell the chat about each refused file.
-
-        The progress is stored before the next file is sent, so at most one file is sent twice after a crash.
-        """
+        """Send the files of a reply, and tell the chat about each refused file."""
         if not outgoing.steps_sent:
             await self._stores.note_sent(outgoing.key, _TEXT)
         for file in files[outgoing.steps_sent :]:
-            result = await self._send_file(adapter, outgoing, file)
+            source = outgoing.address.source
+            metadata = send_metadata(source, dedupe_key=f"{outgoing.key}/file/{file.position}", final=True)
+            result = SendResult.failed(SendErrorKind.NOT_FOUND, file.missing or "")
+            if file.missing is None:
+                content = read_content(file, self._stores.files)
+                is_marked = outgoing.marks_step and not adapter.capabilities.dedupes
+                mark = wording.POSSIBLE_DUPLICATE if is_marked else None
+                result = await adapter.send_media(
+                    source.chat_id, to_attachment(file), content, mark, metadata
+                )
+            kind = None if result.success else result.error_kind or SendErrorKind.UNKNOWN
+            if kind is not None and kind.may_pass:
+                outgoing.marks_step |= kind.may_have_arrived
+                return result
+            outgoing.marks_step = False
+            if not result.success:
+                text = wording.file_not_sent(file.name, result.error or "the chat rejected the file")
+                result = await adapter.send(source.chat_id, text, None, metadata)
             if not result.success:
                 return result
             outgoing.steps_sent += 1
@@ -400,36 +412,10 @@ class Delivery:
                 await self._stores.note_sent(outgoing.key, _TEXT + outgoing.steps_sent)
         return SendResult.sent()
 
-    async def _send_file(
-        self, adapter: BasePlatformAdapter, outgoing: OutgoingMessage, file: ChatFile
-    ) -> SendResult:
-        source = outgoing.address.source
-        metadata = send_metadata(source, dedupe_key=f"{outgoing.key}/file/{file.position}", final=True)
-        result = SendResult.failed(SendErrorKind.NOT_FOUND, file.missing or "")
-        if file.missing is None:
-            content = read_content(file, self._stores.files)
-            is_marked = outgoing.marks_step and not adapter.capabilities.dedupes
-            mark = wording.POSSIBLE_DUPLICATE if is_marked else None
-            result = await adapter.send_media(source.chat_id, to_attachment(file), content, mark, metadata)
-        kind = None if result.success else result.error_kind or SendErrorKind.UNKNOWN
-        if kind is not None and kind.may_pass:
-            outgoing.marks_step |= kind.may_have_arrived
-            return result
-        outgoing.marks_step = False
-        if not result.success:
-            text = wording.file_not_sent(file.name, result.error or "the chat rejected the file")
-            return await adapter.send(source.chat_id, text, None, metadata)
-        return result
-
     async def _begin(
         self, adapter: BasePlatformAdapter, row: OutboxMessage, reply: Reply, address: ReplyAddress
     ) -> OutgoingMessage:
-        """Prepare the text of a reply for sending. The text replaces a draft that this adapter shows.
-
-        On a channel that can edit messages, the text before a question is a message of its own, and stays. On
-        other channels, the first card begins with this text. A text that an earlier card of one of these
-        questions already shows is not repeated.
-        """
+        """Prepare the text of a reply for sending."""
         outgoing = OutgoingMessage(row.outbox_id, address)
         asks, capabilities = bool(reply.questions), adapter.capabilities
         if row.steps_done:  # an earlier process has sent the text
@@ -444,7 +430,14 @@ class Delivery:
             outgoing.marks_step = row.may_have_arrived
             self._presenter.drafts.pop(reply.run_id or "", None)
             return outgoing
-        text = self._compose_text(reply, address.source, adapter)
+        text, source = reply.text.strip() or wording.NO_ANSWER, address.source
+        if reply.kind in (ReplyKind.ANSWER, ReplyKind.QUESTION):
+            # The text begins with the name of its agent, and ends with its cost if the chat shows costs.
+            of_chat = self._chats.get_rules(source.platform, source.chat_id).show_cost
+            is_cost_shown = self._chats.show_cost if of_chat is None else of_chat
+            if is_cost_shown and any(reply.usage) and not capabilities.holds_requests:
+                text = f"{text}\n\n({wording.used_up(*reply.usage, reply.cost_micros)})"
+            text = self._sessions.label(source) + text
         if row.may_have_arrived and not capabilities.dedupes:
             text = f"{wording.POSSIBLE_DUPLICATE}\n{text}"
         outgoing.parts = list(split(text, limit=capabilities.limit, unit=capabilities.unit))
@@ -454,52 +447,28 @@ class Delivery:
             outgoing.marks_step = row.may_have_arrived
         elif capabilities.reasoning and reply.kind is ReplyKind.ANSWER and reply.run_id:
             outgoing.details["reasoning"] = await self._stores.reasoning(reply.thread_id, reply.run_id)
-        await self._take_draft(adapter, reply, outgoing)
-        return outgoing
-
-    async def _take_draft(
-        self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage
-    ) -> None:
-        """Replace the draft of the run, if the chat shows one, with the text.
-
-        If the text precedes a question, the message of the draft keeps this text, and the later answer is a
-        new message.
-        """
         if not reply.run_id:
-            return
-        presenter, asked_by = self._presenter, outgoing.key if reply.questions else None
-        shown, session = presenter.drafts.get(reply.run_id), None
-        if shown is None or asked_by is not None:
+            return outgoing
+        # Let the reply replace the draft that the chat shows for the run.
+        presenter, asked_by = self._presenter, outgoing.key if asks else None
+        drawn, session = presenter.drafts.get(reply.run_id), None
+        if drawn is None or asked_by is not None:
             session = await self._sessions.address(reply.thread_id)
-        if shown is not None:
-            await shown.settled()
-            if shown.message_id is not None and shown.draft.finish():
-                outgoing.draft_id = shown.message_id
+        if drawn is not None:
+            await drawn.settled()
+            if drawn.message_id is not None and drawn.draft.finish():
+                outgoing.draft_id = drawn.message_id
             else:
-                outgoing.stale_id = shown.message_id
+                outgoing.stale_id = drawn.message_id
         elif session is not None and reply.kind is not ReplyKind.NOTICE:
             outgoing.draft_id = await presenter.left_draft(adapter, session[0], reply.run_id, asked_by)
         message_id = outgoing.draft_id or outgoing.stale_id
         if asked_by is not None and session is not None and message_id is not None:
             await presenter.leave_to_question(adapter, session[0], reply.run_id, message_id, asked_by)
-
-    def _compose_text(self, reply: Reply, source: SessionSource, adapter: BasePlatformAdapter) -> str:
-        """Return the text of a reply with the name of its agent, and its cost if the chat shows costs."""
-        text = reply.text.strip() or wording.NO_ANSWER
-        if reply.kind not in (ReplyKind.ANSWER, ReplyKind.QUESTION):
-            return text
-        of_chat = self._chats.get_rules(source.platform, source.chat_id).show_cost
-        is_shown = self._chats.show_cost if of_chat is None else of_chat
-        if is_shown and any(reply.usage) and not adapter.capabilities.holds_requests:
-            text = f"{text}\n\n({wording.used_up(*reply.usage, reply.cost_micros)})"
-        return self._sessions.label(source) + text
+        return outgoing
 
     async def _ask(self, adapter: BasePlatformAdapter, reply: Reply, outgoing: OutgoingMessage) -> SendResult:
-        """Send a card for each question after the text, and store the ids of the cards.
-
-        A run that has received one of several answers asks the other questions again. The cards of these
-        questions are still shown, and are not sent again.
-        """
+        """Send a card for each question of a reply, and store the ids of the cards."""
         source, result = outgoing.address.source, SendResult.sent()
         cards = await self._cards(reply.thread_id)
         if outgoing.parts and not outgoing.steps_sent:
@@ -528,48 +497,25 @@ class Delivery:
             if not result.success:
                 return result
             outgoing.steps_sent, outgoing.opening = outgoing.steps_sent + 1, ""
-            if outgoing.steps_sent < len(reply.questions):
-                await self._stores.note_sent(outgoing.key, _TEXT + outgoing.steps_sent)
             if result.message_id is not None:
-                card_id = {
-                    "id": result.message_id,
-                    "source": source.to_dict(),
-                    "said": _digest_of_text(reply),
-                    "at": self._clock.now(),
-                }
-                await self._remember_card(reply.thread_id, question.number, card_id)
+                self._sessions.new_cards[question.number] = result.message_id
+            try:
+                if outgoing.steps_sent < len(reply.questions):
+                    await self._stores.note_sent(outgoing.key, _TEXT + outgoing.steps_sent)
+                if result.message_id is not None:
+                    card_id = {
+                        "id": result.message_id,
+                        "source": source.to_dict(),
+                        "said": _digest_of_text(reply),
+                        "at": self._clock.now(),
+                    }
+                    await self._remember_card(reply.thread_id, question.number, card_id)
+            finally:
+                self._sessions.new_cards.pop(question.number, None)
         return result
 
-    async def _update_card(self, row: OutboxMessage, reply: Reply) -> SendResult:
-        """Update the card of a question or notice to show the answer or choice.
-
-        If there is no card, do nothing.
-        """
-        if reply.card is not None and reply.source is not None:
-            return await self._change_card(row, SessionSource.from_dict(reply.source), reply.card, reply.text)
-        cards = await self._cards(reply.thread_id)
-        if reply.question is None or reply.question not in cards:
-            return SendResult.sent()
-        card = cards[reply.question]
-        source = SessionSource.from_dict(card["source"])
-        return await self._change_card(row, source, card["id"], reply.text)
-
-    async def _change_card(
-        self, row: OutboxMessage, source: SessionSource, card_id: str, text: str
-    ) -> SendResult:
-        """Replace the text of a card and remove its buttons.
-
-        If the platform no longer has the card, do nothing.
-        """
-        adapter = self.find_adapter(row, source)
-        if adapter is None:
-            return _NO_CHANNEL
-        card = Card(text=text)
-        result = await adapter.update_card(source.chat_id, card_id, card, send_metadata(source))
-        return SendResult.sent() if result.error_kind in NO_SUCH_CARD else result
-
     async def _cards(self, thread_id: str) -> Mapping[str, Any]:
-        """Return the known cards of a thread's session, keyed by the numbers of their questions."""
+        """Return the cards that the chat of a thread shows, keyed by question number."""
         address = await self._sessions.address(thread_id)
         session = None if address is None else await self._sessions.load(address[0])
         return {} if session is None else session.settings.get("cards", {})
@@ -585,10 +531,7 @@ class Delivery:
     async def _handle_failure(
         self, row: OutboxMessage, reply: Reply, closes: _Closes, result: SendResult
     ) -> NotPerformed:
-        """Return when a failed row is retried, or make it a dead letter.
-
-        While the row is retried, later rows of the same thread wait.
-        """
+        """Decide whether a failed delivery is retried or becomes a dead letter."""
         kind = result.error_kind or SendErrorKind.UNKNOWN
         why = f"{kind}: {result.error}"
         if kind is SendErrorKind.RATE_LIMITED:
@@ -609,7 +552,7 @@ class Delivery:
     async def _given_up(
         self, row: OutboxMessage, reply: Reply | None, closes: _Closes, why: str
     ) -> NotPerformed:
-        """Make a row a dead letter, and store the reason with the inbound messages that stay unanswered."""
+        """Make a reply a dead letter, and store the reason with the unanswered messages."""
         self._outgoing.pop(row.outbox_id, None)
         if reply is not None and reply.mail_key is not None and self._mail is not None:
             await self._mail.lost(reply.mail_key, f"the chat rejected the message: {why}")
@@ -621,24 +564,24 @@ class Delivery:
 
 
 def _digest_of_text(reply: Reply) -> str:
-    """Return a digest of the text above questions, to recognise a repeated text."""
+    """Return a digest of the text above a question, for recognising a repeated text."""
     return sha256(reply.text.strip().encode()).hexdigest()[:16]
 
 
 def _with_card(settings: Mapping[str, Json], number: str, card_id: Json) -> dict[str, Json]:
-    """Return the settings of a session with another card. Remove the oldest cards if there are too many."""
+    """Return the settings of a session with a card added and the oldest cards removed."""
     cards = list(settings.get("cards", {}).items())[1 - _MAX_CARDS :]
     return {**settings, "cards": {**dict(cards), number: card_id}}
 
 
 class MailOutbox:
-    """Sends mail to chats through the bots of this gateway."""
+    """Sends mail to chats through the bots of the gateway."""
 
     def __init__(self, adapters: Sequence[BasePlatformAdapter]) -> None:
         self._adapters = {adapter.platform.value: adapter for adapter in adapters}
 
     def reaches(self, address: ChatAddress) -> bool:
-        """Return whether this gateway has a channel for a chat."""
+        """Return whether the gateway has a channel for the platform of a chat."""
         return address.platform in self._adapters
 
     def enqueue(
@@ -653,9 +596,9 @@ class MailOutbox:
     ) -> None:
         """Store a message for a chat in an open transaction.
 
-        The message will be delivered, or its loss will be reported. The files are sent after the text, and
-        the chat gets a notice about each file that cannot be sent. A repeated call has no effect. With
-        `keeps_quiet`, the message is sent after the chat's quiet hours.
+        The gateway delivers the message or reports its loss. The files are sent after the text. A second call
+        with an equal `key` and an equal text has no effect. If `keeps_quiet` is true, the message waits until
+        the chat's quiet hours end.
 
         Raises:
             IdempotencyConflict: Another text has this key.

@@ -28,9 +28,9 @@ _BLANK_LINES = re.compile(r"(?:[^\S\n]*\n)*")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A version of a draft to show in a chat.
+    """A version of a draft answer that a chat can show.
 
-    `end` is the number of the answer's characters that the version shows. `is_full` is true if no more text
+    `end` is the number of characters of the answer that the version shows. `is_full` is true if no more text
     fits into the message.
     """
 
@@ -48,11 +48,14 @@ Step: TypeAlias = Look | None
 class Draft:
     """The draft of one answer in one chat.
 
-    The caller passes the current time to each method, in milliseconds.
+    All times are in milliseconds. The caller passes the current time as `now`.
     """
 
     def __init__(self, capabilities: ChannelCapabilities, *, least_new: int, interval_ms: int) -> None:
-        """Show a new version after `least_new` new characters and `interval_ms` since the last version."""
+        """Create a draft that is updated at most once every `interval_ms` milliseconds.
+
+        An update needs at least `least_new` new characters.
+        """
         self._capabilities = capabilities
         self._least_new = least_new
         self._interval_ms = interval_ms
@@ -67,32 +70,31 @@ class Draft:
         self._is_over = False
 
     def begin_again(self) -> None:
-        """Discard the received text, because another attempt begins. The chat still shows the old text.
+        """Discard the received text when another attempt to write the answer begins.
 
-        The old text is replaced when the new attempt has written more text than the chat shows, or by the
-        final answer.
+        The chat shows the old text until the new attempt has written more text.
         """
         self._deltas.clear()
         self._thoughts.clear()
         self._length = self._looked_at = 0
 
     def stands(self) -> None:
-        """Record that the chat already shows a draft of another process."""
+        """Record that the chat already shows a draft of an earlier process."""
         self._shown = Look("", 0, is_full=False)
 
     def add(self, delta: str, *, now: int) -> Step:
-        """Add the next piece of the answer and return the next step."""
+        """Append a piece of text to the answer, and return the draft version to show now, if any."""
         self._deltas.append(delta)
         self._length += len(delta)
         return self.step(now)
 
     def think(self, delta: str) -> None:
-        """Add the next piece of the reasoning. The next call of `step` shows the piece."""
+        """Append a piece of text to the reasoning."""
         self._thoughts.append(delta)
         self._length += len(delta)
 
     def done(self, *, now: int) -> Step:
-        """Record that the chat shows the draft of the last step, and return the next step.
+        """Record that the last update succeeded, and return the draft version to show now, if any.
 
         Raises:
             IllegalTransition: No step is in progress.
@@ -101,10 +103,10 @@ class Draft:
         return self.step(now)
 
     def failed(self, *, now: int, retry_after_ms: int | None = None) -> Step:
-        """Record that the draft could not be shown, and return the next step.
+        """Record that the last update failed, and return the draft version to show now, if any.
 
-        After `retry_after_ms`, the newest version is shown. If `retry_after_ms` is None, the draft ends, and
-        nothing more is shown.
+        The next update is possible after `retry_after_ms` milliseconds. If `retry_after_ms` is None, the
+        draft is never updated again.
 
         Raises:
             IllegalTransition: No step is in progress.
@@ -118,16 +120,16 @@ class Draft:
         return self.step(now)
 
     def finish(self) -> bool:
-        """End the draft, and return whether it can be edited into the answer.
+        """End the draft, and return whether the final answer can replace the draft in the chat.
 
-        If the draft cannot be edited into the answer, the answer must be sent as a new message.
+        If the result is False, the answer must be sent as a new message.
         """
         stands = not self._is_over and self._under_way is None and self._shown is not None
         self._is_over = True
         return stands
 
     def left_ms(self, now: int) -> int | None:
-        """Return the milliseconds until a new version may be shown, or None without enough new text."""
+        """Return the milliseconds until the draft may be updated, or None if no update is needed."""
         is_full = self._shown is not None and self._shown.is_full
         few = self._length - self._looked_at < self._least_new
         if self._is_over or self._under_way is not None or is_full or few:
@@ -135,17 +137,9 @@ class Draft:
         return max(self._next_look - now, 0)
 
     def step(self, now: int) -> Step:
-        """Return the step that is due at time `now`."""
-        return self._look(now) if self.left_ms(now) == 0 else None
-
-    def _end_step(self, verb: str) -> Look:
-        look, self._under_way = self._under_way, None
-        if look is None:
-            raise IllegalTransition(f"no step of this draft is active, so none can be {verb}", value=verb)
-        return look
-
-    def _look(self, now: int) -> Step:
-        """Return a step that shows the received text, if the chat shows less text."""
+        """Return the draft version to show at the time `now`, or None if no update is due."""
+        if self.left_ms(now) != 0:
+            return None
         self._looked_at = self._length
         # Find the first part of the received text. Read only as much of the text as one part can contain.
         look: Look | None
@@ -178,17 +172,20 @@ class Draft:
         self._next_look = now + self._interval_ms
         return look
 
+    def _end_step(self, verb: str) -> Look:
+        look, self._under_way = self._under_way, None
+        if look is None:
+            raise IllegalTransition(f"no step of this draft is active, so none can be {verb}", value=verb)
+        return look
+
 
 def settled(draft: str) -> str:
-    """Return the part of a draft that later versions will not change.
-
-    White space at the end is removed, and so is a closing fence that was added only for display.
-    """
+    """Return the part of a draft that later versions will not change."""
     text = draft.rstrip()
     match = _CLOSING_FENCE.search(text)
     return text if match is None else text[: match.start()].rstrip()
 
 
 def grows_from(draft: str, text: str) -> bool:
-    """Return whether a text equals the draft or continues it."""
+    """Return whether a text equals the draft or continues the draft."""
     return text.startswith(settled(draft))

@@ -23,7 +23,7 @@ class MessageType(StrEnum):
 
     @classmethod
     def of_file(cls, mime: str | None) -> "MessageType":
-        """Return the kind of a file according to the first half of its MIME type."""
+        """Return the kind of a file, based on the first part of the MIME type, such as `image`."""
         return _BY_MIME.get((mime or "").partition("/")[0], cls.DOCUMENT)
 
 
@@ -37,8 +37,8 @@ ALL_MEDIA = FILES | {MessageType.VOICE, MessageType.STICKER}
 class Attachment:
     """A file that belongs to a message.
 
-    `ref` is the key with which the platform's adapter fetches the file, and contains no secret. `name` is the
-    name that the sender chose, and is never used as a path.
+    `ref` identifies the file to the platform's adapter and contains no secret. `name` is chosen by the sender
+    and never used as a path.
     """
 
     kind: MessageType
@@ -52,13 +52,16 @@ class Attachment:
 
     @staticmethod
     def foreign(files: "Iterable[Attachment]") -> "tuple[Attachment, ...]":
-        """Return copies of files, marked as created by somebody other than the sender of the message."""
+        """Return copies of the files, marked as not created by the sender of the message."""
         return tuple(replace(file, is_foreign=True) for file in files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwarded:
-    """A forwarded text by another person. `author` is None if the platform does not name the author."""
+    """A text by another author that the sender of a message forwarded.
+
+    `author` is None if the platform does not name the author.
+    """
 
     text: str = ""
     author: str | None = None
@@ -68,9 +71,8 @@ class Forwarded:
 class MessageEvent:
     """An incoming message that an adapter has parsed.
 
-    Events are equal only if they are the same object.
-
-    `timestamp` is the time that the platform states, in milliseconds since the epoch.
+    Two events are equal only if they are the same object. `timestamp` is the platform's time of the message,
+    in milliseconds since the epoch.
     """
 
     text: str = ""
@@ -115,9 +117,9 @@ class MessageEvent:
         return self.get_command() is not None
 
     def get_command(self) -> str | None:
-        """Return the name of the command, in lower case, without the slash and `@bot`.
+        """Return the command's name in lower case, without the slash and without `@bot`.
 
-        Return None if the message is not a command. `/etc/passwd` is a path, and not a command.
+        Return None if the message is not a command. A path such as `/etc/passwd` is not a command.
         """
         if not self.text.startswith("/"):
             return None
@@ -132,7 +134,7 @@ class MessageEvent:
         return words[1].strip() if len(words) > 1 else ""
 
     def to_body(self) -> dict[str, Json]:
-        """Return the event as plain data to store."""
+        """Convert the event to plain data for storage."""
         media = [
             {
                 "kind": attachment.kind.value,
@@ -168,7 +170,7 @@ class MessageEvent:
     def from_body(
         cls, body: Mapping[str, Json], *, inbound_id: int | None = None, revision: int = 1
     ) -> "MessageEvent":
-        """Return the event that `to_body` stored in this body.
+        """Create an event from the data that `to_body` returned.
 
         Raises:
             ValueError, KeyError, TypeError: The body is invalid.
@@ -197,10 +199,10 @@ class MessageEvent:
 
 
 class SendErrorKind(StrEnum):
-    """The reason why sending failed. The reason decides whether sending is retried.
+    """The reason why a message could not be sent.
 
-    Temporary failures are retried. After `unknown`, the platform may have accepted the message in spite of
-    the failure. After all other failures, the platform has not accepted the message.
+    Sending is retried after a rate limit, a temporary failure or an unknown failure. After an unknown
+    failure, the platform may have accepted the message.
     """
 
     TOO_LONG = "too_long"
@@ -213,12 +215,12 @@ class SendErrorKind(StrEnum):
 
     @property
     def may_pass(self) -> bool:
-        """Whether a later attempt with the same content may succeed."""
+        """Whether another attempt to send the message may succeed."""
         return self in (SendErrorKind.RATE_LIMITED, SendErrorKind.TRANSIENT, SendErrorKind.UNKNOWN)
 
     @property
     def may_have_arrived(self) -> bool:
-        """Whether the platform may have accepted the message, although there was no response."""
+        """Whether the platform may have accepted the message despite the failure."""
         return self is SendErrorKind.UNKNOWN
 
 
@@ -240,32 +242,35 @@ class SendResult:
 
     @classmethod
     def failed(cls, kind: SendErrorKind, error: str, *, retry_after_ms: int | None = None) -> "SendResult":
-        """Return the result of a message that was not accepted, or whose outcome is unknown."""
+        """Return the result of a message that could not be sent."""
         return cls(success=False, error=error, error_kind=kind, retry_after_ms=retry_after_ms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Button:
-    """A button on a card. A press sends its `value`, which has at most 60 ASCII characters."""
+    """A button on a card.
+
+    Pressing the button sends `value`, which has at most 60 ASCII characters.
+    """
 
     label: str
     value: str
 
 
 def is_button_value(value: str) -> bool:
-    """Return whether every platform accepts this value for a button."""
+    """Return whether every platform accepts a text as the value of a button."""
     return value.isascii() and value.isprintable() and 0 < len(value) <= 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A question with buttons."""
+    """A text with buttons, such as a question."""
 
     text: str
     buttons: tuple[Button, ...] = ()
 
     def answered(self, note: str) -> "Card":
-        """Return the card with its answer and without its buttons."""
+        """Return a copy of the card that shows `note` and has no buttons."""
         return replace(self, text=f"{self.text}\n\n{note}", buttons=())
 
 

@@ -68,10 +68,7 @@ Transcribe = Callable[[Path, ChatFile], Awaitable[str]]
 
 
 class ChatFiles:
-    """Gives each run access to the files of its messages.
-
-    A process has one such object.
-    """
+    """The files that chat runs read and send."""
 
     def __init__(
         self,
@@ -91,16 +88,16 @@ class ChatFiles:
         return FilesOfRun(self, activation)
 
     def find_adapter(self, thread_id: str) -> BasePlatformAdapter | None:
-        """Return the adapter of a thread's chat, if this process has one."""
+        """Return the adapter of a thread's chat, or None if this process has no such adapter."""
         return self._adapters.get(unquote(build_outbox_target(thread_id).partition("/")[0]))
 
     def most(self, media_type: str = "") -> int:
-        """Return the maximum size, in bytes, of a file of the given type; without a type, of any file."""
+        """Return the maximum size, in bytes, of a file with the given media type."""
         most, kind = self._config.max_media_bytes, media_type.partition("/")[0]
         return min(most, self._config.max_media_bytes_by_kind.get(kind, most))
 
     async def scan(self, path: Path) -> str | None:
-        """Return why the scanner refuses a file, or None if it accepts the file.
+        """Return the reason why the scanner refuses a file, or None if the scanner accepts the file.
 
         A file that cannot be scanned is refused.
         """
@@ -130,7 +127,7 @@ class ChatFiles:
 
 
 class FilesOfRun(RunFiles):
-    """The files of one run."""
+    """The files that one run reads and sends."""
 
     def __init__(self, files: ChatFiles, activation: RunActivation) -> None:
         self._files = files
@@ -225,7 +222,7 @@ class FilesOfRun(RunFiles):
         return file
 
     async def _take(self, message_id: str, position: int, block: ContentBlock) -> ChatFile:
-        """Fetch and store a file. If the file cannot be fetched, store the reason."""
+        """Fetch and store a file, or store the reason why the file cannot be fetched."""
         stated_name, mime, size = (block.data.get(name) for name in ("name", "mime", "size"))
         file = ChatFile(
             thread_id=self._thread_id,
@@ -271,8 +268,10 @@ class FilesOfRun(RunFiles):
         except InputError as error:
             why = error.message
         except PostroomError as error:
-            if error.retryable and self._attempt < self._tries():
-                raise
+            adapter = self._files.find_adapter(self._thread_id)
+            is_away = adapter is not None and adapter.liveness.may_come_back
+            if error.retryable and self._attempt < (_TRIES_UNCONNECTED if is_away else _TRIES):
+                raise  # later, the run continues without an unavailable file
             why = f"the file could not be downloaded: {error.message}"
         except Exception as error:
             # adapters must not raise this; process the message without its file
@@ -281,12 +280,6 @@ class FilesOfRun(RunFiles):
         record = replace(file, missing=why)
         await self._keep(record, wording.file_missing(file.name, why))
         return record
-
-    def _tries(self) -> int:
-        """Return the attempt at which the run continues without an unavailable file."""
-        adapter = self._files.find_adapter(self._thread_id)
-        is_away = adapter is not None and adapter.liveness.may_come_back
-        return _TRIES_UNCONNECTED if is_away else _TRIES
 
     async def _check_file(self, file: ChatFile, block: ContentBlock, found: SpooledFile) -> ChatFile:
         """Detect the type of a file from its bytes, and store the file."""
@@ -317,7 +310,7 @@ class FilesOfRun(RunFiles):
         return record
 
     async def _written_down(self, path: Path, file: ChatFile) -> tuple[str | None, str | None]:
-        """Return a file's transcript, or why there is none, or None for both if files are not transcribed."""
+        """Return the transcript of a sound file, or the reason why there is no transcript."""
         if self._files.transcribe is None or not file.media_type.startswith("audio/"):
             return None, None
         try:
@@ -346,7 +339,7 @@ class FilesOfRun(RunFiles):
 
 
 async def attached(one: MailAttachment, thread_id: str, position: int, store: FileStore) -> ChatFile:
-    """Return a mail attachment as a chat file, with the type detected from its bytes."""
+    """Convert a mail attachment to a chat file, with the media type detected from the content."""
     file = ChatFile(
         thread_id=thread_id,
         message_id="",
@@ -374,6 +367,6 @@ def to_attachment(file: ChatFile) -> Attachment:
 
 
 def read_content(file: ChatFile, store: FileStore) -> FileContent:
-    """Return a stored file's bytes."""
+    """Return the content of a stored file."""
     sha256 = file.sha256 or ""
     return FileContent(size=file.size, sha256=sha256, pieces=lambda: store.content(sha256))

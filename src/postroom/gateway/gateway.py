@@ -6,7 +6,7 @@ messages are accepted, runs and answers get time to end, channels are disconnect
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -17,6 +17,7 @@ from postroom.contracts.chat import CHAT_KIND, InboundStatus
 from postroom.contracts.clock import Clock, Timer, milliseconds
 from postroom.contracts.errors import CredentialRefused, PostroomError, StoreError
 from postroom.contracts.messages import Json
+from postroom.contracts.work import FailedRuns
 from postroom.dispatch.mailbox import Mailbox
 from postroom.gateway import status
 from postroom.gateway.chat_settings import ChatSettings
@@ -44,7 +45,7 @@ from postroom.ports import ChatDelivery
 from postroom.relay import Relay
 from postroom.stores.chats.stores import ChatStores
 from postroom.stores.runs.ports import OutboxStore, ThreadStore
-from postroom.stores.store import SqlStore
+from postroom.stores.store import SqlStore, Transaction
 
 _LOG = get_logger(__name__)
 _SWEEP_EVERY_MS = 15_000
@@ -54,7 +55,10 @@ _MIN_FLUSH = timedelta(seconds=1)
 
 
 class Gateway:
-    """Connects channels with agents. `async with Gateway(...)` starts the gateway and stops it at the end."""
+    """Connects chat platforms with agents.
+
+    `async with Gateway(...)` starts the gateway, and stops the gateway at the end of the block.
+    """
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -70,15 +74,16 @@ class Gateway:
         timer: Timer,
         metrics: GatewayMetrics | None = None,
         mail: ChatDelivery | None = None,
+        failed: Callable[[Transaction], Sequence[FailedRuns]] | None = None,
         store: SqlStore | None = None,
         leases: Leases | None = None,
         speak: Speak | None = None,
     ) -> None:
-        """Create the parts of the gateway without starting them.
+        """Create the gateway without starting it.
 
-        Without a `store`, people cannot schedule messages. With `leases`, several servers share the channels,
-        and the server that holds a channel's lease connects the channel. With `speak`, answers are also
-        spoken in chats that have turned on speech.
+        `failed` returns the failed runs that `/inbox` lists. If `store` is None, people cannot schedule
+        messages, and `/inbox` lists no failed runs. With `leases`, the server that holds a channel's
+        lease connects the channel. With `speak`, chats that have turned on speech also get spoken answers.
         """
         self.config, self.stores, self.outbox = config, stores, outbox
         self._run_queue, self._presenter, self._relay = run_queue, presenter, relay
@@ -121,6 +126,7 @@ class Gateway:
             ChatSettings(config, self.people, presenter.sessions),
             mail,
             self._reminders,
+            failed=None if store is None or failed is None else partial(store.read, failed),
         )
         services = Services(
             stores=self.stores,
@@ -142,7 +148,7 @@ class Gateway:
 
     @property
     def adapters(self) -> Mapping[Platform, BasePlatformAdapter]:
-        """The channels that are connected or will be reconnected."""
+        """The adapters that are connected or will reconnect, keyed by platform."""
         return self.runner.adapters
 
     # Starting and stopping.
@@ -150,7 +156,7 @@ class Gateway:
     async def start(self) -> None:
         """Hand over unfinished messages, connect every channel and start the delivery.
 
-        An unreachable channel is connected later. A permanent failure ends the start.
+        A channel that cannot be reached is connected later.
 
         Raises:
             ConfigError, MissingExtra: A channel lacks a setting or a package.
@@ -192,7 +198,10 @@ class Gateway:
         await self._write_status("running")
 
     async def stop(self) -> None:
-        """Stop the gateway. A second call does nothing. The mailbox is drained, but stays open."""
+        """Stop the gateway without closing the mailbox.
+
+        A second call of `stop` has no effect.
+        """
         await self.intake.close()
         await self.runner.stop()
         if self._voices is not None:
@@ -217,7 +226,7 @@ class Gateway:
     # The gateway's state.
 
     async def counts(self) -> InboundCounts:
-        """Return the number of accepted messages in each state. Deleted messages are not counted."""
+        """Return the number of accepted messages in each state, without purged messages."""
         counts = await self.stores.intake_log.counts()
         waiting, handed = counts.get(InboundStatus.WAITING, 0), counts.get(InboundStatus.HANDED_OVER, 0)
         running = min(handed, len(self._presenter.runs))
@@ -235,18 +244,21 @@ class Gateway:
         return {platform.value: adapter.liveness.shown() for platform, adapter in self._adapters.items()}
 
     async def reconnect(self, adapter: BasePlatformAdapter) -> None:
-        """Reconnect a channel in any state. The adapter's `liveness` shows the result."""
+        """Reconnect a channel, whatever the state of the channel.
+
+        The adapter's `liveness` shows the result.
+        """
         await self._connect(adapter, is_reconnect=True)
         await self._write_status("running")
 
     def wake(self) -> None:
-        """Tell the relay that there may be messages to deliver."""
+        """Notify the relay that new messages may be ready for delivery."""
         self._relay.hint()
 
     # Regular work.
 
     async def _watch(self, adapter: BasePlatformAdapter) -> None:
-        """Reconnect a channel whenever it has failed and may recover, or its lease has moved."""
+        """Reconnect a channel after a temporary failure, and whenever the channel's lease has moved."""
         failures = 0
         while True:
             await self._timer.sleep(_WATCH_EVERY_MS)
@@ -268,7 +280,7 @@ class Gateway:
                 )
 
     async def _sweep(self) -> None:
-        """Regularly hand over messages that crashed processes left over, and delete expired records."""
+        """Regularly hand over messages that crashed processes left, and delete expired records."""
         purge_at = 0
         while True:
             await self._timer.sleep(_SWEEP_EVERY_MS)
@@ -290,24 +302,18 @@ class Gateway:
     # Helpers.
 
     def _is_ours(self, adapter: BasePlatformAdapter) -> bool:
-        """Return whether this server may connect a channel: it holds the lease, or the channel needs none."""
+        """Return whether this server may connect a channel."""
         return self._leases is None or adapter.lease is None or self._leases.holds(adapter.lease)
 
     async def _take_over(self, adapter: BasePlatformAdapter) -> None:
-        """Deliver at once the messages that another server was sending when that server ended.
-
-        The messages are marked as possible duplicates.
-        """
+        """Deliver the messages that a dead server was sending through a channel."""
         if self._leases is not None and adapter.lease is not None and self._is_ours(adapter):
             for account in {adapter.account, UNKNOWN_ACCOUNT}:
                 for kind in (CHAT_KIND, VOICE_KIND):
                     await self._relay.take_over(kind, target_name(adapter.platform.value, account))
 
     def _place_of_runs(self, source: SessionSource) -> str:
-        """Return the server that must execute the runs of a chat, or "" if any server may.
-
-        The server that has the channel executes the runs, because it shows drafts and fetches files.
-        """
+        """Return the lease that a server must hold to execute a chat's runs, or "" for any server."""
         adapter = self._adapters.get(source.platform)
         return "" if self._leases is None or adapter is None else adapter.lease or ""
 
@@ -315,7 +321,6 @@ class Gateway:
         return [adapter.lease for adapter in self._adapters.values() if adapter.lease is not None]
 
     def _speak(self) -> None:
-        """Start delivering messages for the channels that this server connects."""
         adapters = self._adapters.values()
         self.delivery.speak_for(
             [adapter for adapter in adapters if adapter.liveness.state is not AdapterState.ELSEWHERE]
@@ -323,10 +328,7 @@ class Gateway:
         self._relay.hint()
 
     async def _find_place(self, source: SessionSource) -> tuple[str, Json] | None:
-        """Return the thread of a scheduled message, and the model and instructions of its chat.
-
-        Return None if the sender may no longer write.
-        """
+        """Return the thread that gets a scheduled message, and the model and instructions of the chat."""
         source = await self.people.learn(source)
         if not self.people.may_write(source):
             return None
@@ -334,14 +336,14 @@ class Gateway:
         return session.thread_id, self.runner.services.handover.asked(session, source)
 
     async def hurry(self) -> None:
-        """Make `stop` end sooner: wait no longer for runs, and for answers only `_MIN_FLUSH`."""
+        """Make `stop` end sooner, without waiting for active runs."""
         self._ends_at = asyncio.get_running_loop().time()
         if self._flushing is not None:
             self._flushing.reschedule(self._ends_at + _MIN_FLUSH.total_seconds())
         await self._run_queue.drain(timedelta(0))
 
     async def _wind_down(self) -> None:
-        """Wait up to `drain` for chat runs to end and deliver their answers. Stop mail runs at once."""
+        """Wait for active chat runs and the delivery of their answers."""
         loop = asyncio.get_running_loop()
         self._ends_at = loop.time() + self.config.drain.total_seconds()
         await self._run_queue.drain(self.config.drain, waits_for=is_chat)
@@ -360,7 +362,6 @@ class Gateway:
             self.delivery.speak_for(())
 
     async def _connect(self, adapter: BasePlatformAdapter, *, is_reconnect: bool = False) -> None:
-        """Connect a channel. Once the gateway has started, only a refused credential ends the attempts."""
         async with self._connecting:
             if self._is_ours(adapter):
                 # Tell the adapter the newest stored message of each chat.

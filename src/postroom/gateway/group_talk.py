@@ -31,7 +31,7 @@ class _Remark:
 
 @dataclass(slots=True)
 class GroupTalk:
-    """Remembers the last `most` messages of each group that were addressed to no agent."""
+    """The last `most` messages of each group that were not addressed to an agent."""
 
     most: int
     _remarks: OrderedDict[tuple[str, ...], deque[_Remark]] = field(default_factory=OrderedDict)
@@ -40,7 +40,7 @@ class GroupTalk:
     _numbers: "count[int]" = field(default_factory=lambda: count(1))
 
     def heard(self, source: SessionSource, message_id: str | None, text: str) -> None:
-        """Remember a message that was addressed to no agent."""
+        """Remember a group message that was not addressed to an agent."""
         if not self.most or not text.strip():
             return
         remarks = self._remarks.setdefault(_place(source), deque(maxlen=self.most))
@@ -53,7 +53,7 @@ class GroupTalk:
             self._remarks.popitem(last=False)
 
     def unread(self, source: SessionSource, session_key: str) -> dict[str, Json]:
-        """Return the remembered messages that a session has not read, as metadata for its next message."""
+        """Return the remembered group messages that a session has not read, as message metadata."""
         if not self.most:
             return {}
         remarks = self._remarks.get(_place(source), ())
@@ -70,7 +70,7 @@ class GroupTalk:
 
 
 def with_earlier(words: str, metadata: dict[str, Json]) -> str:
-    """Return the text of a message, preceded by the earlier messages of its group."""
+    """Return the text of a message, preceded by the remembered messages of the group."""
     earlier = metadata.get(EARLIER)
     if not earlier:
         return words

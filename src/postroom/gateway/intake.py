@@ -92,7 +92,9 @@ class Intake:
     # Called by adapters.
 
     async def accept(self, event: MessageEvent) -> None:
-        """Store a message durably, and queue it for the worker of its chat. Ignore a known message.
+        """Store a message, and queue the message for the worker of its chat.
+
+        A message that is already stored is ignored.
 
         Raises:
             StoreError: The message could not be stored.
@@ -109,14 +111,25 @@ class Intake:
             await self._store_arrival(event, source, worker)
 
     async def _store_arrival(self, event: MessageEvent, source: SessionSource, worker: ChatWorker) -> None:
-        """Store a message that is addressed to the bot, and pass it to the worker of its chat."""
+        """Store a message that is addressed to the bot, and pass it to the chat's worker."""
         await self._open.wait()
         if self.tasks.closed:
             raise StoreUnavailable("the gateway is shutting down; send the message again")
         known_source = (
             None if get_album_id(event) is None else self._albums_for_us.get(_sent_album(event, source))
         )
-        event.addressed = event.addressed or await self._follows(event, source)
+        root = event.metadata.get("thread_root")
+        if not event.addressed and root is not None and not source.is_bot:
+            # The message may continue a thread in which the bot answers without a mention.
+            place = (source.platform.value, source.account, source.chat_id, root)
+            if place not in self._threads_answered:
+                first = await self._log.find(inbound_key(source, root))
+                unanswered = (InboundStatus.REJECTED, InboundStatus.RETRACTED)
+                is_ours = first is not None and first.status not in unanswered
+                if not is_ours:
+                    is_ours = await self._sessions.load(self._config.session_key(source)) is not None
+                self._note_thread(event, source, is_answered=is_ours)
+            event.addressed = self._threads_answered[place]
         if not (event.addressed or known_source or self._config.routes or self._config.group_context):
             return  # people are talking to each other, not to the bot
         source = await self._people.learn(source)
@@ -149,21 +162,6 @@ class Intake:
         elif received.message.status is InboundStatus.WAITING:
             await self._resume(received.message)
 
-    async def _follows(self, event: MessageEvent, source: SessionSource) -> bool:
-        """Return whether a message continues a thread in which the bot answers without a mention."""
-        root = event.metadata.get("thread_root")
-        if root is None or source.is_bot:
-            return False
-        place = (source.platform.value, source.account, source.chat_id, root)
-        if place not in self._threads_answered:
-            first = await self._log.find(inbound_key(source, root))
-            unanswered = (InboundStatus.REJECTED, InboundStatus.RETRACTED)
-            is_ours = first is not None and first.status not in unanswered
-            if not is_ours:
-                is_ours = await self._sessions.load(self._config.session_key(source)) is not None
-            self._note_thread(event, source, is_answered=is_ours)
-        return self._threads_answered[place]
-
     def _note_thread(self, event: MessageEvent, source: SessionSource, *, is_answered: bool) -> None:
         root = event.metadata.get("thread_root")
         if root is not None:
@@ -174,10 +172,7 @@ class Intake:
                 self._threads_answered.popitem(last=False)
 
     async def _route(self, event: MessageEvent, source: SessionSource) -> SessionSource | None:
-        """Return the source of a message with the agent that answers, or None if no agent answers.
-
-        If the agent chosen with /agent is no longer reachable, the choice is removed.
-        """
+        """Return the message's source with the agent that answers, or None if no agent answers."""
         chosen = await self._sessions.chosen_agent(source) if event.addressed else None
         if chosen is not None and chosen not in reachable(self._config.routes, source):
             await self._sessions.choose_agent(source, None)
@@ -196,7 +191,9 @@ class Intake:
         return None
 
     async def edited(self, event: MessageEvent) -> None:
-        """Change the text of a message that no run has read. If a run has read it, notify the sender.
+        """Apply a sender's edit to a message that no run has read.
+
+        If a run has already read the message, the sender gets a notice.
 
         Raises:
             StoreError: The message could not be read.
@@ -212,7 +209,15 @@ class Intake:
         event.inbound_id = known_message.inbound_id
         text, before = event.text, MessageEvent.from_body(known_message.body)
         if not may_be_changed_into(before, event):
-            await self._take_back(event, known_message, is_new=text != before.text)
+            # Withdraw a message that an edit has turned into a command, without performing the command.
+            if text == before.text:
+                return
+            in_time = known_message.status.is_open and await self._handover.follow_deletion(
+                known_message, reason=CHANGED_INTO_COMMAND
+            )
+            command = text.split(maxsplit=1)[0]
+            done = wording.edited_into(command) if in_time else _too_late(known_message)
+            await self._tell_of_edit(event, text, done)
             return
         if not event.media and not event.forwarded and not event.get_command_args().strip():
             return  # the edit removed all text and files, but did not delete the message
@@ -235,24 +240,14 @@ class Intake:
         if not in_time and (before.text != text or known_message.reason == CHANGED_INTO_COMMAND):
             await self._tell_of_edit(event, text, _too_late(known_message))
 
-    async def _take_back(self, event: MessageEvent, known: InboundMessage, *, is_new: bool) -> None:
-        """Withdraw a message that an edit has turned into a command, without performing the command."""
-        if not is_new:
-            return
-        in_time = known.status.is_open and await self._handover.follow_deletion(
-            known, reason=CHANGED_INTO_COMMAND
-        )
-        done = wording.edited_into(event.text.split(maxsplit=1)[0]) if in_time else _too_late(known)
-        await self._tell_of_edit(event, event.text, done)
-
     async def _tell_of_edit(self, event: MessageEvent, told: str, text: str) -> None:
-        """Tell the sender the result of an edit, once for each version of the text."""
+        """Tell the sender the result of an edit, once for each edited text."""
         words = sha256(told.encode("utf-8", "replace")).hexdigest()[:16]
         key = f"{notice_key('edited', event.inbound_id)}/{words}"
         await self._notices.answer(event, text, key=key, is_answer=False)
 
     async def deleted(self, source: SessionSource, message_id: str) -> None:
-        """Withdraw a deleted message if no run has read it.
+        """Withdraw a message that the sender deleted, if no run has read the message.
 
         Raises:
             StoreError: The message could not be read.
@@ -262,7 +257,7 @@ class Intake:
             await self._handover.follow_deletion(message)
 
     async def moved(self, source: SessionSource, chat_id: str) -> None:
-        """Move a group's sessions to its new id.
+        """Move the sessions of a group to the group's new chat id.
 
         Raises:
             StoreError: The change could not be stored.
@@ -276,7 +271,7 @@ class Intake:
         return await self._runner.pressed(replace(press, source=source))
 
     async def look_up(self, source: SessionSource, message_id: str) -> KnownMessage | None:
-        """Return a stored message with its answer, if there is one, or None if the message is unknown.
+        """Return a stored message and its answer, or None for an unknown message.
 
         Raises:
             StoreError: The message could not be read.
@@ -284,7 +279,20 @@ class Intake:
         message = await self._log.find(inbound_key(source, message_id))
         if message is None:
             return None
-        answer, details = (None, {}) if message.status.is_open else await self._answer_to(message)
+        answer: str | None = None
+        details: Metadata = {}
+        if message.status in (InboundStatus.REJECTED, InboundStatus.RETRACTED):
+            answer = message.reason or message.status.value
+            details = {"error": answer, "code": SubmissionRejected.code}
+        elif not message.status.is_open:
+            run, reasoning = await self._stores.run_that_read(message)
+            if run is not None:
+                ended = answer_of(run)
+                answer, details = ended.text, {**ended.details, "reasoning": reasoning}
+            else:
+                answer = message.reason or wording.ANSWER_NOT_STORED
+                is_answer = message.status is InboundStatus.DONE and message.reason is not None
+                details = {} if is_answer else {"error": answer}
         session = await self._sessions.load(message.session_key)
         is_listed = session is not None and message_id in session.settings.get(_FORGOTTEN, ())
         return KnownMessage(
@@ -297,9 +305,9 @@ class Intake:
         )
 
     async def cards_of(self, source: SessionSource, message_id: str) -> Sequence[Card]:
-        """Return the cards of the questions that an unanswered message's run asked last.
+        """Return the cards of the last questions that the run of an unanswered message asked.
 
-        The first card also contains the text above the questions.
+        The first card also contains the agent's text before the questions.
 
         Raises:
             StoreError: The run could not be read.
@@ -309,7 +317,9 @@ class Intake:
         return [] if run is None or run.status is RunStatus.DONE else cards_of(run)
 
     async def forget_answer(self, source: SessionSource, message_id: str) -> None:
-        """Stop showing the answer to a message. The conversation still contains the answer.
+        """Hide the answer to a message from callers that look it up by the message.
+
+        The history of the conversation still contains the answer.
 
         Raises:
             StoreError: The change could not be stored.
@@ -320,10 +330,10 @@ class Intake:
     async def cancel_answer(
         self, source: SessionSource, message_id: str, is_waited_for: Callable[[str], bool]
     ) -> bool:
-        """Cancel the run that answers a message. Withdraw a message that no run has read.
+        """Cancel the run that answers a message, or withdraw a message that no run has read.
 
-        The run is not cancelled if it also answers a background request, or a message for which
-        `is_waited_for` returns true. Return False in that case, and if the message is already answered.
+        A run continues if it also answers a background request or a message for which `is_waited_for` returns
+        True. Return False if the run continues, or if the message is already answered.
 
         Raises:
             StoreError: The cancellation could not be stored.
@@ -354,42 +364,29 @@ class Intake:
         return await self._handover.cancel(run.run_id)
 
     async def _record_cancellation(self, message: InboundMessage) -> None:
-        """Record that the caller has cancelled a message, unless the message is already answered."""
+        """Record that the caller cancelled a message that has no answer yet."""
         with suppress(IllegalTransition):
             await self._log.move([message.inbound_id], _CANCEL)
-
-    async def _answer_to(self, message: InboundMessage) -> tuple[str, Metadata]:
-        """Return the text and the details of the answer to a closed message."""
-        if message.status in (InboundStatus.REJECTED, InboundStatus.RETRACTED):
-            why = message.reason or message.status.value
-            return why, {"error": why, "code": SubmissionRejected.code}
-        run, reasoning = await self._stores.run_that_read(message)
-        if run is not None:
-            answer = answer_of(run)
-            return answer.text, {**answer.details, "reasoning": reasoning}
-        text = message.reason or wording.ANSWER_NOT_STORED
-        is_answer = message.status is InboundStatus.DONE and message.reason is not None
-        return text, {} if is_answer else {"error": text}
 
     # Messages that were left behind.
 
     async def recover(self) -> int:
-        """Hand over the messages that a crash left over, in order, then begin to accept new messages.
+        """Hand over the unfinished messages of earlier processes in order, and begin to accept new messages.
 
-        Return the number of messages that were left over.
+        Return the number of unfinished messages.
         """
         taken = await self._resume_waiting(older_than=None)
         self._open.set()
         return taken
 
     async def sweep(self) -> int:
-        """Hand over the messages that dead processes left over, and return the number of these messages."""
+        """Hand over the messages that dead processes left, and return the number of messages."""
         return await self._resume_waiting(older_than=self._clock.now() - _LEFT_BEHIND_MS)
 
     async def close(self) -> None:
-        """Stop the workers and accept no more messages. Stored messages stay stored.
+        """Stop the workers, and accept no more messages.
 
-        Callers that wait for a message to be stored get an error.
+        Callers that still wait in `accept` get an error.
         """
         await self.tasks.close()
         for worker in list(self._runner.workers.by_chat.values()):
@@ -406,7 +403,7 @@ class Intake:
         return taken
 
     async def _resume(self, message: InboundMessage) -> bool:
-        """Add a stored, waiting message to its chat's queue, and return whether it is in the queue."""
+        """Add a stored message to the queue of its chat, and return whether the queue contains it."""
         try:
             event = MessageEvent.from_body(
                 message.body, inbound_id=message.inbound_id, revision=message.revision
@@ -442,7 +439,7 @@ class Intake:
         self._metrics.message("rejected")
 
     def _note_album(self, event: MessageEvent, source: SessionSource) -> None:
-        """Record that an album is addressed to the bot, so that its later messages are accepted."""
+        """Remember that an album of files is addressed to the bot."""
         self._albums_for_us[_sent_album(event, source)] = source
         while len(self._albums_for_us) > _MAX_ALBUMS:
             self._albums_for_us.popitem(last=False)
@@ -459,16 +456,16 @@ class Intake:
 
 
 def _has_cancellation(message: InboundMessage) -> bool:
-    """Return whether the caller of a message has cancelled it."""
+    """Return whether the caller has cancelled a message."""
     return message.status is InboundStatus.RETRACTED and message.reason == _CANCELLED
 
 
 def _too_late(known: InboundMessage) -> str:
-    """Return the notice for the sender that explains why an edit has no effect."""
+    """Return the notice that an edit came too late."""
     unread = known.status in (InboundStatus.RETRACTED, InboundStatus.REJECTED)
     return wording.EDITED_UNREAD if unread else wording.EDITED_TOO_LATE
 
 
 def _sent_album(event: MessageEvent, source: SessionSource) -> tuple[str, SessionSource]:
-    """Return the key that all messages of an album share."""
+    """Return the key that identifies the album of a message."""
     return get_album_id(event) or "", replace(source, agent=None, person=None)

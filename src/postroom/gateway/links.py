@@ -45,7 +45,7 @@ class Links:
         self._people, self._sessions, self._notices = people, sessions, notices
 
     async def link(self, source: SessionSource, word: str) -> str:
-        """Perform `/link` with the word after the command, and return the reply.
+        """Execute `/link` with the argument `word`, and return the reply.
 
         Raises:
             StoreError: The links could not be read or stored.
@@ -75,11 +75,17 @@ class Links:
             return wording.NOT_LINKED_BECAUSE[outcome]
         await self._sessions.join(giver.address, giver.person or "")
         self._people.forget_links()
-        await self._tell(giver, source)
+        # Tell the chat in which the code was created, so that a person who was tricked into giving the code
+        # away learns that it was used.
+        adapter = self._adapters.get(Platform(giver.platform))
+        if adapter is not None:  # the chat's channel is configured
+            place = SessionSource(platform=adapter.platform, chat_id=giver.chat_id, account=adapter.account)
+            key = f"linked/{giver.address.name}/{token_hex(8)}"
+            await self._notices.tell(place, wording.linked_by(address.name), key=key)
         return wording.linked(giver.address.name)
 
     async def unlink(self, source: SessionSource) -> str:
-        """Remove the links of a chat, and return the reply.
+        """Execute `/unlink` in a chat, and return the reply.
 
         Raises:
             StoreError: The links could not be stored.
@@ -89,7 +95,7 @@ class Links:
         return wording.NOT_LINKED if left is None else wording.UNLINKED
 
     async def chats(self, source: SessionSource) -> list[ChatAddress]:
-        """Return this chat and the chats that are linked with it.
+        """Return the addresses of a chat and of all chats that are linked with the chat.
 
         Raises:
             StoreError: The links could not be read.
@@ -99,18 +105,6 @@ class Links:
             here,
             *(linked_chat.address for linked_chat in await self._others(await self._store.find(here))),
         ]
-
-    async def _tell(self, giver: LinkedChat, source: SessionSource) -> None:
-        """Tell the chat in which a code was created that the code has been used.
-
-        So a person who was tricked into giving away a code learns that the code was used.
-        """
-        adapter = self._adapters.get(Platform(giver.platform))
-        if adapter is None:
-            return  # the chat's channel is not configured
-        place = SessionSource(platform=adapter.platform, chat_id=giver.chat_id, account=adapter.account)
-        text = wording.linked_by(source.address.name)
-        await self._notices.tell(place, text, key=f"linked/{giver.address.name}/{token_hex(8)}")
 
     async def _others(self, chat: LinkedChat | None) -> list[LinkedChat]:
         if chat is None or chat.person is None:

@@ -20,7 +20,7 @@ class InboundCounts:
 
     @property
     def adds_up(self) -> bool:
-        """Whether the numbers of all states add up to the number of accepted messages."""
+        """Whether the counts of all states add up to the number of accepted messages."""
         return self.accepted == self.finished + self.queued + self.running + self.rejected
 
 
@@ -74,12 +74,12 @@ class GatewayMetrics:
         counter.inc()
 
     def show_open(self, waiting: int, handed_over: int) -> None:
-        """Set the gauges that show how many messages have no answer yet."""
+        """Set the gauges for the number of unanswered messages."""
         self._open.labels("waiting").set(waiting)
         self._open.labels("handed_over").set(handed_over)
 
     def channel(self, platform: str, *, is_up: bool) -> None:
-        """Set the gauge that shows whether a channel is receiving."""
+        """Set the gauge that shows whether a channel receives messages."""
         self._channel_up.labels(platform).set(is_up)
 
     def delivered(self, after_ms: int) -> None:

@@ -11,7 +11,7 @@ _LOG = get_logger(__name__)
 
 
 class Notices:
-    """Sends people notices that do not come from a run."""
+    """The notices that the gateway itself sends to chats, such as refusals."""
 
     def __init__(self, outbox: OutboxStore) -> None:
         self._outbox = outbox
@@ -26,10 +26,10 @@ class Notices:
         is_refusal: bool = False,
         choices: tuple[Button, ...] = (),
     ) -> None:
-        """Send a text to a chat. A later text with the same `key` is ignored.
+        """Send a text to a chat, once for each `key`.
 
-        `answers` is the platform's id of the message that the text answers. If `is_refusal` is true, the
-        answered message was refused, and the text states the reason.
+        `answers` is the platform's id of the message that the text replies to. `is_refusal` marks a text that
+        explains why the message was refused.
 
         Raises:
             StoreError: The notice could not be stored.
@@ -47,7 +47,7 @@ class Notices:
         await self._enqueue(reply, key)
 
     async def refuse(self, event: MessageEvent, text: str, *, key: str) -> None:
-        """Tell the sender of an inbound message, once per `key`, that the message is refused.
+        """Tell the sender of a message why the message is refused, once for each `key`.
 
         Raises:
             StoreError: The notice could not be stored.
@@ -58,7 +58,7 @@ class Notices:
     async def answer(
         self, event: MessageEvent, told: str | Card, *, key: str, is_answer: bool = True
     ) -> None:
-        """Reply to the sender of an inbound message, once per `key`, with a text or a card with buttons.
+        """Reply to the sender of a message with a text or a card, once for each `key`.
 
         Raises:
             StoreError: The notice could not be stored.
@@ -69,7 +69,7 @@ class Notices:
             await self.tell(event.source, card.text, key=key, answers=answers, choices=card.buttons)
 
     async def waits(self, event: MessageEvent, source: SessionSource, text: str, *, key: str) -> None:
-        """Tell a chat, once per `key`, that an inbound message is waiting.
+        """Tell a chat that a message is waiting, once for each `key`.
 
         The notice is removed when an agent begins to process the message.
 
@@ -86,10 +86,10 @@ class Notices:
         await self._enqueue(reply, key)
 
     async def show_answered(self, thread_id: str, number: str, text: str) -> None:
-        """Update the card of a question in a chat so that it shows the answer.
+        """Show the answer to a question on the question's card.
 
-        The update is always delivered after the card, even if the delivery of the card is delayed. Nothing is
-        sent for a question outside chats.
+        The card is always delivered before the answer. Nothing is sent for a question that was not asked in a
+        chat.
 
         Raises:
             StoreError: The row could not be stored.
@@ -100,7 +100,7 @@ class Notices:
         await self._enqueue(reply, f"card/{number}")
 
     async def show_chosen(self, press: ButtonPress, text: str) -> None:
-        """Replace the card whose button was pressed with a text without buttons.
+        """Replace the card of a pressed button with a text.
 
         Raises:
             StoreError: The row could not be stored.
@@ -118,7 +118,7 @@ class Notices:
         )
 
     async def keep_dead(self, platform: Platform, account: str, key: str, raw: str, why: str) -> None:
-        """Store a raw update that could not be processed as a dead letter, once per `key`.
+        """Store a platform update that could not be processed as a dead letter, once for each `key`.
 
         Raises:
             StoreError: The row could not be stored.
@@ -136,5 +136,5 @@ class Notices:
 
 
 def notice_key(what: str, inbound_id: int | None) -> str:
-    """Return a notice's key, so that the sender of the inbound message gets the notice only once."""
+    """Return the key that prevents a second notice about an inbound message."""
     return f"{what}/line/{inbound_id}"  # earlier releases used this key, too: no notice is sent twice

@@ -30,20 +30,26 @@ _MAX_SCOPES = 10_000
 
 @dataclass(slots=True)
 class Turn:
-    """The permission for one call. If `wait_ms` is 0, the call may be made now."""
+    """The permission for one API call.
+
+    The call may be made if `wait_ms` is 0.
+    """
 
     wait_ms: int = 0
     was_refused: bool = False
     quiet_ms: int | None = None
 
     def refused(self, retry_after_ms: int | None) -> None:
-        """Record that the platform refused the call because of its rate, and how long it asks to pause."""
+        """Record that the platform refused the call because of a rate limit.
+
+        `retry_after_ms` is the pause that the platform asks for, in milliseconds.
+        """
         self.was_refused, self.quiet_ms = True, retry_after_ms
 
 
 @dataclass(slots=True)
 class _Scope:
-    """The calls that count against one rate limit."""
+    """The calls that count toward one rate limit."""
 
     rate: Rate | None
     is_method: bool = False
@@ -56,14 +62,14 @@ class _Scope:
     """The start and end of the pause that the platform has requested."""
 
     def used(self, now: int) -> list[int]:
-        """Return the end time of each call that still counts, or `now` for a call in progress."""
+        """Return the time of each call that still counts toward the limit."""
         per_ms = self.rate.per_ms if self.rate else 0
         while self.ended and not now - per_ms < self.ended[0] <= now:
             self.ended.popleft()
         return [*self.ended, *([now] * self.under_way)]
 
     def wait(self, who: Hashable, now: int) -> int:
-        """Return the number of milliseconds until this caller's turn."""
+        """Return the number of milliseconds until a caller may make a call."""
         self._drop_places(now)
         began, until = self.quiet
         quiet = until - now if began <= now < until else 0
@@ -88,13 +94,13 @@ class _Scope:
             self.line = {who: until for who, until in self.line.items() if until >= now}
 
     def is_idle(self, now: int) -> bool:
-        """Return whether the scope has no state, so that it can be dropped."""
+        """Return whether the scope can be dropped because it holds no state."""
         self._drop_places(now)
         return not self.under_way and not self.used(now) and not self.line and self.quiet[1] <= now
 
 
 class Pacing:
-    """Decides when each call of one bot may be made."""
+    """The schedule of one bot's API calls, within the platform's rate limits."""
 
     def __init__(self, limits: RateLimits, clock: Clock, timer: Timer) -> None:
         self._limits = limits
@@ -112,10 +118,10 @@ class Pacing:
         key: Hashable = None,
         gives_way: bool = False,
     ) -> AsyncIterator[Turn]:
-        """Wait up to `PATIENCE_MS` for a turn. Make the call in the `with` block if `wait_ms` is 0.
+        """Wait until the rate limits allow a call, for at most `PATIENCE_MS` milliseconds.
 
-        `chat_id` is the chat to which the call sends a message, if it sends one. A caller that asks again
-        with the same key keeps its place in the queue.
+        Make the call in the `with` block, but only if `wait_ms` is 0. `chat_id` names the chat if the call
+        sends a message. A caller that asks again with an equal `key` keeps its place in the queue.
         """
         # Collect the scopes of the call, from the narrowest scope to the scope of the bot.
         is_alone = gives_way and chat_id is None
@@ -162,10 +168,7 @@ class Pacing:
                     bot.quiet = (now, max(until, bot.quiet[1]))
 
     async def _wait_turn(self, scopes: "Sequence[_Scope]", key: Hashable, *, gives_way: bool) -> int:
-        """Wait up to `PATIENCE_MS` for the caller's turn.
-
-        Return 0 if the turn has come, or else the milliseconds until it comes.
-        """
+        """Wait up to `PATIENCE_MS` for the caller's turn, and return the remaining milliseconds."""
         patience = self._clock.now() + PATIENCE_MS
         who = object() if key is None else key
         while True:
@@ -191,10 +194,8 @@ class Pacing:
         scope = self._scopes.get((kind, name))
         if scope is None:
             if len(self._scopes) >= _MAX_SCOPES:
-                self._forget(self._clock.now())
+                now = self._clock.now()
+                for idle in [one for one, scope in self._scopes.items() if scope.is_idle(now)]:
+                    del self._scopes[idle]
             scope = self._scopes[kind, name] = _Scope(rate, is_method=kind == "method")
         return scope
-
-    def _forget(self, now: int) -> None:
-        for name in [name for name, scope in self._scopes.items() if scope.is_idle(now)]:
-            del self._scopes[name]

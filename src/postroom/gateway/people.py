@@ -37,7 +37,7 @@ ROLES_OF_HOLDERS = {
 
 
 class People:
-    """The people who may write, and the strangers who ask for admission."""
+    """The people who may write to agents, and strangers who ask for permission."""
 
     def __init__(self, store: ChatPeople, links: ChatLinks, config: GatewayConfig, clock: Clock) -> None:
         self._store = store
@@ -48,10 +48,9 @@ class People:
         self._linked: OrderedDict[ChatAddress, tuple[int, LinkedChat | None]] = OrderedDict()
 
     async def learn(self, source: SessionSource) -> SessionSource:
-        """Read the sender's role, so that `get_role` can return it without waiting.
+        """Load the sender's role from the store into the cache that `get_role` reads.
 
-        Return the source. For a linked chat, the returned source contains the `person` whose chats share the
-        conversation.
+        Return `source`, with `person` set if the chat is linked with other chats.
 
         Raises:
             StoreError: The person could not be read.
@@ -72,11 +71,14 @@ class People:
         return replace(source, person=chat.person) if chat is not None and chat.shares else source
 
     def forget_links(self) -> None:
-        """Empty the cache of links, because a link has changed."""
+        """Empty the cache of linked chats after a link has changed."""
         self._linked.clear()
 
     def get_role(self, source: SessionSource) -> PersonRole | None:
-        """Return the sender's role in this chat, or None if there is none, or `learn` has not read it yet."""
+        """Return the sender's role in a chat, or None if the sender has no role.
+
+        Call `learn` first, because `get_role` reads only cached roles.
+        """
         config = self._config.platforms.get(source.platform)
         allow = config.allow if config is not None else {}
         if source.user_id is None:
@@ -89,7 +91,7 @@ class People:
         return kept_role or ROLES_OF_HOLDERS.get(source.platform) or allow.get("*")
 
     def may(self, source: SessionSource, role: PersonRole) -> bool:
-        """Return whether the sender's role has at least the permissions of this role."""
+        """Return whether the sender's role has at least the permissions of `role`."""
         has = self.get_role(source)
         return has is not None and has.reaches(role)
 
@@ -98,10 +100,10 @@ class People:
         return self.may(source, PersonRole.MEMBER)
 
     async def code_for(self, source: SessionSource) -> str | None:
-        """Return a code that lets an owner admit this stranger, or None if the stranger must get no reply.
+        """Return a pairing code for a stranger, or None if the stranger must get no reply.
 
-        Only direct messages get a code, if the configuration enables codes, and if the limit of requests is
-        not reached.
+        A stranger gets a code only in a direct message, and only if the configuration enables pairing. No
+        code is returned when the limit of pairing requests is reached.
         """
         asks = source.chat_type == "dm" and source.user_id is not None and not source.is_bot
         if not asks or self._config.unauthorized_dm_behavior != "pair":
@@ -120,7 +122,9 @@ class People:
         return code
 
     async def pair(self, platform: str, code: str, role: PersonRole = PersonRole.MEMBER) -> Person | None:
-        """Admit the person who got this code, and return None if the code is unknown or has expired.
+        """Admit the person who received a pairing code, and return the person.
+
+        Return None if the code is unknown or has expired.
 
         Raises:
             QueueFull: Too many wrong codes have been tried.
@@ -133,9 +137,9 @@ class People:
         return person
 
     async def shut_out(self, platform: str, user_id: str) -> bool:
-        """Remove a person's role, and return False if there was none.
+        """Remove a person's role; return False if the person had no role.
 
-        Other processes stop using the role within half a minute.
+        Other processes apply the removal within 30 seconds.
         """
         self._known.pop((platform, user_id), None)
         return await self._store.shut_out(platform, user_id)
@@ -153,10 +157,10 @@ def _remember(kept: OrderedDict[K, V], key: K, value: V) -> None:
 
 
 def new_code() -> str:
-    """Return a random code that people can type, and that nobody can guess in a few attempts."""
+    """Return a random code that people can type and that is hard to guess."""
     return "".join(choice(CODE_ALPHABET) for _ in range(CODE_LENGTH))
 
 
 def hash_code(platform: str, code: str) -> str:
-    """Return the stored hash of a code."""
+    """Return the hash under which a code is stored."""
     return sha256(f"{platform}\0{code}".encode()).hexdigest()

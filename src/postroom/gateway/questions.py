@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.clock import Clock, iso
-from postroom.contracts.errors import InvalidArgument, NotPermitted, StateError
-from postroom.contracts.plain_answers import check_person_name
+from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision, StateError
+from postroom.contracts.plain_answers import check_person_name, unanswered
 from postroom.contracts.questions import NOBODY, Given, QuestionKind, person
 from postroom.contracts.quoting import exact, in_code_fence, one_line
 from postroom.contracts.run_stores import RunQuery
@@ -24,7 +24,6 @@ _SHOWN = 200
 _SHOWN_ACTION = 300
 """Maximum characters of an action in a list of questions."""
 _MAX_LISTED = 20
-ANSWERED_ALREADY = "This question was already answered."
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Decided:
 
 
 class Questions:
-    """Finds open questions and passes answers to the runs that wait for them."""
+    """Finds open questions, and passes answers to the waiting runs."""
 
     def __init__(self, run_queue: Mailbox, threads: ThreadStore, clock: Clock) -> None:
         self._run_queue = run_queue
@@ -53,10 +52,9 @@ class Questions:
         return [question_of(run, ticket) for run in runs for ticket in run.open_tickets]
 
     async def everywhere(self) -> AsyncIterator[tuple[str, Question, int | None]]:
-        """Yield the open questions of all agents, oldest runs first. Snoozed questions come last.
+        """Yield the open questions of all agents, the oldest runs first and snoozed questions last.
 
-        Each question comes with its thread and the time until which it is snoozed. Runs are read page by
-        page.
+        Each item is a thread id, a question, and the time until which the question is snoozed.
         """
         place, later = (0, ""), list[tuple[str, Question, int]]()
         while (found := await self._threads.asked_since(*place))[0]:
@@ -73,10 +71,10 @@ class Questions:
             yield one
 
     async def inbox(self, words: str) -> str:
-        """Format the open questions of all agents for a chat, each with the command that answers it.
+        """Return a text that lists the open questions of all agents, for a chat.
 
-        With a question's number as `words`, only that question is shown, uncut. With `after N`, the list
-        continues after question N.
+        If `words` is the number of a question, the text shows only this question, in full. If `words` is
+        `after N`, the list begins after question N.
         """
         named, _, after = words.strip().lower().partition(" ")
         number = after.strip() if named == "after" else named
@@ -103,14 +101,11 @@ class Questions:
         approved: bool | None,
         everywhere: bool = False,
     ) -> Decided:
-        """Answer an open question of the threads `thread_ids`. The first word of `words` is its number.
+        """Answer an open question of the threads `thread_ids`.
 
-        If `approved` is None, the remaining words are the answer. Otherwise, these words are a comment. If
-        `everywhere` is true and these threads have no question with that number, the questions of all other
-        agents are searched for the number.
-
-        Without a number, no question is answered: the question that the person saw may be closed already, and
-        another question may be open. The reply then lists the open questions with their numbers.
+        The first word of `words` is the number of the question. The remaining words are the answer, or a
+        comment if `approved` is not None. If `everywhere` is true, the question may belong to any thread. If
+        the number is missing, no question is answered, and the reply lists the open questions.
 
         Raises:
             StoreError: The answer could not be stored. The question stays open.
@@ -118,7 +113,12 @@ class Questions:
         open_questions = [
             (thread_id, question) for thread_id in thread_ids for question in await self.open(thread_id)
         ]
-        number, why = _number_in(words)
+        first, _, rest = words.strip().partition(" ")
+        number, why = (
+            (first.lower(), rest.strip())
+            if QUESTION_NUMBER.fullmatch(first.lower())
+            else (None, words.strip())
+        )
 
         def given_on(thread_id: str) -> Given:
             return Given(
@@ -139,10 +139,12 @@ class Questions:
         thread_id, chosen = matching[0]
         try:
             decision = chosen.decision(given_on(thread_id), self._clock.now())
-        except (NotPermitted, InvalidArgument) as error:
+            if not await answer_run(self._run_queue, thread_id, chosen, decision):
+                return await self._answered_before(
+                    [thread_id], chosen.number, (), given_on, approved=approved
+                )
+        except (NotPermitted, InvalidArgument, StaleDecision) as error:
             return Decided(f"Not answered: {error.message}.")
-        if not await answer_run(self._run_queue, thread_id, chosen, decision):
-            return Decided(ANSWERED_ALREADY)
         note = answer_note(chosen, decision)
         return Decided(note, chosen, note, thread_id)
 
@@ -155,11 +157,7 @@ class Questions:
         *,
         approved: bool | None,
     ) -> Decided:
-        """Return the reply to an answer that came too late, and the question that was answered already.
-
-        A person who gives the same answer twice gets the first reply again. For example, the page repeats a
-        button press if the response was lost.
-        """
+        """Return the reply to an answer that arrived after the question was answered."""
         for thread_id in thread_ids if number else ():
             for run in await self._threads.latest_runs(thread_id):
                 for answered in run.answered:
@@ -178,7 +176,7 @@ class Questions:
         return Decided(_not_open(number, others, approved=approved))
 
     def _repeats(self, question: Question, decision: ToolCallResume, given: Given) -> bool:
-        """Return whether the same person already gave this answer in the same chat."""
+        """Return whether an answer repeats the answer that the person already gave."""
         try:
             return question.decision(given, self._clock.now()).decision_id == decision.decision_id
         except (NotPermitted, InvalidArgument):
@@ -186,11 +184,7 @@ class Questions:
 
 
 def _name_for(source: SessionSource, asker: str) -> str:
-    """Return the name under which the answer of a chat's person to this agent is stored, or "" if unknown.
-
-    People choose their display names. A display name that is refused elsewhere, such as the name of the agent
-    that asks, is replaced by the platform's id.
-    """
+    """Return the name under which a person's answer is stored, or "" if the person is unknown."""
     for name in filter(None, (source.user_name, source.user_id)):
         with suppress(InvalidArgument):
             return check_person_name(name, asker=asker)
@@ -198,7 +192,7 @@ def _name_for(source: SessionSource, asker: str) -> str:
 
 
 def asker_of(thread_id: str) -> str:
-    """Return the name of the agent whose runs on this thread ask questions; "" if it belongs to no agent."""
+    """Return the name of the agent that runs on a thread, or "" if the thread has no agent."""
     if is_chat(thread_id):
         return agent_on(thread_id) or DEFAULT_AGENT
     agent = agent_of(thread_id)
@@ -206,31 +200,36 @@ def asker_of(thread_id: str) -> str:
 
 
 async def answer_run(
-    run_queue: Mailbox, thread_id: str, question: Question, decision: ToolCallResume, *, delay_ms: int = 0
+    run_queue: Mailbox, thread_id: str, question: Question, decision: ToolCallResume
 ) -> bool:
-    """Pass an answer to the run that asked, and return False if another answer arrived first.
+    """Pass an answer to the run that asked the question.
 
-    The run resumes with the answer after `delay_ms` milliseconds.
+    Return False if another answer arrived first.
 
     Raises:
+        StaleDecision: The question has timed out.
         StoreError: The answer could not be stored. The question stays open.
     """
-    if await run_queue.send_decision_live(question.run_id, question.call_id, decision):
+    is_final = not decision.held_until  # an active run would read any other answer before it is final
+    if is_final and await run_queue.send_decision_live(question.run_id, question.call_id, decision):
         return True
     request = RunActivation.new(
         thread_id, [], continue_run_id=question.run_id, decisions=[(question.call_id, decision)]
     )
     try:
-        await run_queue.submit_background(request.delivered(delay_ms=delay_ms) if delay_ms else request)
-    except StateError:
+        await run_queue.submit_background(request)
+    except StateError as error:
+        if "expires_at" in error.details:
+            raise
         return False
     return True
 
 
 def answer_note(question: Question, decision: ToolCallResume, where: str = "") -> str:
-    """Return the line of a question's card that shows the answer, who gave it, and where."""
-    if decision.by == NOBODY and decision.result is None:
-        return f"Closed: {one_line(decision.reason or '')[:_SHOWN]}."
+    """Return the line of a question's card that shows the answer and who gave the answer."""
+    if decision.by == NOBODY:
+        how = "Closed" if decision.result is None else unanswered(decision.approved)
+        return f"{how}: {one_line(decision.reason or '')[:_SHOWN]}."
     word = {True: "Approved", False: "Denied"}.get(decision.approved)  # type: ignore[arg-type]
     by = decision.by or ("" if where else "an unknown person")
     text = word or f"Answered: {one_line(decision.reason or '')[:_SHOWN]}"
@@ -238,9 +237,9 @@ def answer_note(question: Question, decision: ToolCallResume, where: str = "") -
 
 
 def listed_question(one: Question, snoozed_until: int | None = None, *, is_whole: bool = False) -> str:
-    """Return the text of a question, and the time until which the question is snoozed.
+    """Return the text of a question for a list of open questions.
 
-    Unless `is_whole`, a long action and a long text are cut.
+    A long question is shortened unless `is_whole` is true.
     """
     wanted, text, permits = one.asked, one.text, one.asked.permits
     if not is_whole and len(text) > _SHOWN:
@@ -259,7 +258,7 @@ def listed_question(one: Question, snoozed_until: int | None = None, *, is_whole
 def _not_open(
     number: str | None, asked: Sequence[Question], *, approved: bool | None, answered: str = ""
 ) -> str:
-    """Return the reply to a decision that answers no question, with a list of the open questions."""
+    """Return the reply to an answer that matches no open question."""
     if number is None:
         text = (
             "Not answered: the number of the question must come first."
@@ -276,11 +275,3 @@ def _not_open(
         reply = command if question.asked.kind is QuestionKind.YES_NO else "/answer"
         lines.append(f"Open now: {reply} {question.number}: {question.text}")
     return "\n".join(lines)
-
-
-def _number_in(words: str) -> tuple[str | None, str]:
-    """Return the question's number at the start of the words, or None, and the remaining words."""
-    first, _, rest = words.strip().partition(" ")
-    if QUESTION_NUMBER.fullmatch(first.lower()):
-        return first.lower(), rest.strip()
-    return None, words.strip()

@@ -15,10 +15,8 @@ _DAY = 24 * 60
 class QuietHours:
     """A daily period in which a chat gets no unsolicited messages.
 
-    The beginning and the end are minutes of the day. The period spans midnight if its end is earlier than its
-    beginning.
-
-    If the zone is None, the times are in the local time zone.
+    `begin` and `end` are minutes after midnight. The period spans midnight if `end` is earlier than `begin`.
+    If `zone` is None, the times are in the local time zone.
     """
 
     begin: int
@@ -27,7 +25,7 @@ class QuietHours:
 
     @classmethod
     def parse(cls, text: str) -> "QuietHours":
-        """Parse `22:00-07:00` or `22:00-07:00 Europe/Berlin`.
+        """Parse quiet hours such as `22:00-07:00` or `22:00-07:00 Europe/Berlin`.
 
         Raises:
             ConfigError: The text is not a valid period.

@@ -65,7 +65,7 @@ class When(Record, frozen=True, kw_only=True):
 
 
 class Reminders:
-    """Stores the schedules of chats, and sends their messages."""
+    """The reminders and repeated messages that people schedule in chats."""
 
     def __init__(
         self,
@@ -73,9 +73,10 @@ class Reminders:
         run_queue: Mailbox,
         find_place: Callable[[SessionSource], Awaitable[tuple[str, Json] | None]],
     ) -> None:
-        """`find_place` returns a session's thread, and the model and instructions that the chat sets.
+        """Create the schedules of all chats.
 
-        If the person may no longer write, `find_place` returns None.
+        `find_place` returns the thread of a chat, and the model and instructions of the chat. `find_place`
+        returns None if the person may no longer write.
         """
         self._run_queue = run_queue
         self._place_of = find_place
@@ -85,9 +86,9 @@ class Reminders:
     async def add(
         self, session_key: str, source: SessionSource, when: When, text: str, *, once: bool, key: str
     ) -> Schedule:
-        """Store a reminder or a message to the agent, and return its schedule.
+        """Store a reminder or a repeated message to the agent, and return the schedule.
 
-        If a schedule with this `key` already exists, it does not change.
+        If a schedule with an equal `key` already exists, nothing is changed.
 
         Raises:
             InvalidSchedule: The text is empty, the time is invalid, or the session has too many schedules.
@@ -118,14 +119,14 @@ class Reminders:
         return await self.kept.add(schedule)
 
     async def listed(self, session_key: str) -> Sequence[Schedule]:
-        """Return the schedules of a session, in the order in which they were added."""
+        """Return the schedules of a session, oldest first."""
         prefix = _prefix(session_key)
         schedules = await self.kept.listed(CHAT, after=prefix, limit=MAX_SCHEDULES + 1)
         mine = [schedule for schedule in schedules if schedule.name.startswith(prefix)]
         return sorted(mine, key=lambda one: (one.created_at, one.name))
 
     async def submit(self, firing: Firing) -> str:
-        """Send the reminder or message of a schedule, in the transaction that advances the schedule."""
+        """Send the message of a schedule, in one transaction with the change of the schedule."""
         schedule = firing.schedule
         source = SessionSource.from_dict(schedule.payload["source"])
         thread_id, asked = await self._place_of(source) or (None, None)
@@ -155,22 +156,21 @@ class Reminders:
         return await self._run_queue.accepting([thread_id] if thread_id else [], change, key=firing.lock)
 
     def is_open(self, tx: Transaction, made: str) -> bool:
-        """Return False, so that no tick is skipped. The messages of later ticks wait on the thread."""
+        """Return False, so that a schedule never skips a message."""
         return False
 
 
 def parse_span(words: str) -> tuple[timedelta | None, str]:
-    """Return the time span at the start of a text, such as `2h` in `2h Look`, and the remaining text.
+    """Split a text such as `2h Look` into the time span at the start and the remaining text.
 
-    Return None and the whole text if the text begins with no time span, or if the span is 0 or longer than
-    36,500 days.
+    Return None and the whole text if the text does not begin with a valid time span.
     """
     span, rest = leading_duration(words)
     return (span, rest) if span and span <= MAX_DURATION else (None, words)
 
 
 def read_once(words: str) -> tuple[When, str]:
-    """Return the time and the text of a reminder, such as `10m Lock the door`.
+    """Parse a reminder such as `10m Lock the door` into its time and its text.
 
     Raises:
         InvalidSchedule: The words do not begin with a time span.
@@ -182,11 +182,11 @@ def read_once(words: str) -> tuple[When, str]:
 
 
 def read_every(words: str, zone: str) -> tuple[When, str]:
-    """Return the time and the text of a repeated message to the agent.
+    """Parse a repeated message to the agent into its time and its text.
 
-    Examples: `1d Look`, `mon,wed at 18:30 Europe/Berlin Look`. `zone` is the zone of a time that names no
-    zone. The case of zone names does not matter. The call blocks, because it reads the names of the time
-    zones.
+    Examples of `words` are `1d Look` and `mon,wed at 18:30 Europe/Berlin Look`. `zone` applies to a time of
+    day without a time zone. Zone names are not case-sensitive. The function blocks while it reads the time
+    zone database.
 
     Raises:
         InvalidSchedule: The words begin neither with a time span nor with days and a time of day.
@@ -198,20 +198,34 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
     if match is None:
         raise InvalidSchedule(wording.WHEN_AND_WHAT, value=words[:80])
     days = [part.strip().casefold() for part in match["days"].split(",")]
-    hour, minute = _parse_time(match["time"])
+    clock = _TIME.fullmatch(match["time"].casefold())
+    hour, minute = (int(clock[1]), int(clock[2] or 0)) if clock else (24, 0)
+    if clock and clock[3]:
+        hour = 24 if not 1 <= hour <= 12 else hour % 12 + (12 if clock[3] == "pm" else 0)
+    elif clock and clock[2] is None:
+        hour = 24
+    if hour > 23 or minute > 59:
+        raise InvalidSchedule(wording.no_time_of_day(match["time"]), value=match["time"][:80])
     rest, named = match["rest"], _ZONE.fullmatch(match["rest"])
     if named is not None and (timezone := _find_zone(named[1])) is not None:
         zone, rest = timezone, named[2]
     at = f"every {', '.join(days)} at {hour}:{minute:02} {zone}"
-    return When(cron=f"{minute} {hour} * * {_days_field(days)}", zone=zone, words=at), rest
+    numbers = list[str]()  # the last field of a cron expression, such as `1,3-5`
+    for day in days:
+        group, one = _GROUPS.get(day.removesuffix("s")), _DAY.fullmatch(day)
+        if group is None and one is None:
+            raise InvalidSchedule(wording.no_day(day), value=day[:80])
+        if group is not None:
+            numbers.append(group)
+        elif one is not None:
+            first, last = (_DAYS.index(item) for item in (one[1], one[2] or one[1]))
+            numbers += [str(number % 7) for number in range(first, last + 1 if last >= first else last + 8)]
+    week = "*" if "*" in numbers else ",".join(dict.fromkeys(numbers))
+    return When(cron=f"{minute} {hour} * * {week}", zone=zone, words=at), rest
 
 
 def _find_zone(told: str) -> str | None:
-    """Return the name of a time zone in the spelling of the zone database, or None for other words.
-
-    An unknown name that begins with a capital letter, or with a known area such as `europe/`, is returned
-    unchanged. The schedule then refuses this name with an error. None is returned for words such as `and/or`.
-    """
+    """Return the name of a time zone in the spelling of the database, or None for other words."""
     zones = {name.casefold(): name for name in available_timezones()}
     areas = {name.partition("/")[0] for name in zones if "/" in name}
     folded = told.casefold()
@@ -219,37 +233,11 @@ def _find_zone(told: str) -> str | None:
     return zones.get(folded, told if is_place else None)
 
 
-def _parse_time(told: str) -> tuple[int, int]:
-    match = _TIME.fullmatch(told.casefold())
-    hour, minute = (int(match[1]), int(match[2] or 0)) if match else (24, 0)
-    if match and match[3]:
-        hour = 24 if not 1 <= hour <= 12 else hour % 12 + (12 if match[3] == "pm" else 0)
-    elif match and match[2] is None:
-        hour = 24
-    if hour > 23 or minute > 59:
-        raise InvalidSchedule(wording.no_time_of_day(told), value=told[:80])
-    return hour, minute
-
-
-def _days_field(days: Sequence[str]) -> str:
-    """Return days as the last field of a cron expression, such as `1,3-5`."""
-    fields = []
-    for day in days:
-        group, match = _GROUPS.get(day.removesuffix("s")), _DAY.fullmatch(day)
-        if group is None and match is None:
-            raise InvalidSchedule(wording.no_day(day), value=day[:80])
-        if group is not None:
-            fields.append(group)
-        elif match is not None:
-            first, last = (_DAYS.index(item) for item in (match[1], match[2] or match[1]))
-            fields += [str(number % 7) for number in range(first, last + 1 if last >= first else last + 8)]
-    return "*" if "*" in fields else ",".join(dict.fromkeys(fields))
-
-
 def in_words(schedule: Schedule, *, shows_next: bool = False) -> str:
-    """Return a schedule in one line.
+    """Return a one-line description of a schedule.
 
-    With `shows_next`, the line ends with the next time, and the call blocks, because it reads the time zone.
+    If `shows_next` is true, the description includes the next time. The function may block while it reads the
+    time zone database.
     """
     span = span_in_words(timedelta(milliseconds=schedule.every_ms or 0))
     when = schedule.payload.get("when") or f"{'in' if schedule.payload['once'] else 'every'} {span}"
@@ -258,9 +246,9 @@ def in_words(schedule: Schedule, *, shows_next: bool = False) -> str:
 
 
 def next_time(schedule: Schedule) -> str:
-    """Return the next time of a schedule, such as `Mon 2026-11-30 18:30 CET`.
+    """Return the next time of a schedule as text, such as `Mon 2026-11-30 18:30 CET`.
 
-    The call blocks, because it reads the time zone.
+    The function blocks while it reads the time zone database.
     """
     moment = datetime.fromtimestamp((schedule.next_at or 0) / 1_000, ZoneInfo(schedule.zone))
     return f"{_DAYS[moment.isoweekday() % 7].title()} {moment:%Y-%m-%d %H:%M %Z}"

@@ -42,7 +42,7 @@ _AGENT = 3
 
 
 class ReplyKind(StrEnum):
-    """The effect of a reply in its chat."""
+    """The kind of a reply, such as an answer, a question or a notice."""
 
     ANSWER = "answer"
     NOTICE = "notice"
@@ -63,7 +63,7 @@ class Question(Record, frozen=True, kw_only=True):
     asked: Asked = YES_OR_NO
 
     def decision(self, given: Given, now: int) -> ToolCallResume:
-        """Return the decision with which the run resumes after an answer.
+        """Convert a person's answer to the decision with which the run resumes.
 
         Raises:
             NotPermitted: This person may not answer the question.
@@ -130,47 +130,40 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @property
     def is_whole_answer(self) -> bool:
-        """Whether `text` is a complete answer, exactly as the agent wrote it."""
+        """Whether `text` is the agent's complete and unchanged answer."""
         is_whole = not (self.is_cut or self.tool_calls or self.failed or self.error)
         return is_whole and self.kind is ReplyKind.ANSWER and self.output is None
 
     @property
     def says_where(self) -> bool:
-        """Whether the reply contains the chat to which it is sent."""
+        """Whether the reply contains the address of its chat."""
         has_ids = bool(self.answers) or not self.inbound_ids
         is_whole = self.source is not None and has_ids and not self.leaves_files
         return is_whole and self.kind is not ReplyKind.QUESTION
 
     def draft(self, dedupe_key: str) -> OutboxDraft:
-        """Return the reply as an outbox row."""
+        """Convert the reply to an outbox row.
+
+        The replies of one thread are sent in order. The notices of one chat are sent in order.
+        """
+        order_key: str | None = None
+        if self.kind not in (ReplyKind.NOTICE, ReplyKind.UPDATE) and self.card is None:
+            order_key = self.thread_id
+        elif self.kind is not ReplyKind.UPDATE and self.source is not None:
+            quiet = "quiet" if self.keeps_quiet else ""
+            order_key = f"notice/{quiet}/{self.source.get('thread_id') or ''}/{self.source.get('chat_id')}"
         return OutboxDraft(
             kind=CHAT_KIND,
             target=build_outbox_target(self.thread_id),
             payload=msgspec.to_builtins(self),
             dedupe_key=dedupe_key,
             max_attempts=NO_END,
-            order_key=self._order_key,
+            order_key=order_key,
         )
 
     @property
-    def _order_key(self) -> str | None:
-        """The order key of the outbox row. Rows with the same key are sent in order.
-
-        The rows of one thread have the same key, and so have the notices of one chat. Notices that wait for
-        the end of quiet hours have a separate key, so they delay only each other.
-        """
-        if self.kind is ReplyKind.UPDATE:
-            return None
-        if self.kind is not ReplyKind.NOTICE and self.card is None:
-            return self.thread_id
-        if self.source is None:
-            return None
-        quiet = "quiet" if self.keeps_quiet else ""
-        return f"notice/{quiet}/{self.source.get('thread_id') or ''}/{self.source.get('chat_id')}"
-
-    @property
     def details(self) -> dict[str, Json]:
-        """The details that a channel gets together with the text of an answer. See `Metadata`."""
+        """The details of an answer that a channel gets in addition to the text."""
         result: dict[str, Json] = {"usage": list(self.usage)} if any(self.usage) else {}
         if self.waits_for is not None:
             result["waits_for"] = self.waits_for
@@ -188,7 +181,7 @@ class Reply(Record, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, row: OutboxMessage) -> "Reply":
-        """Return the reply that is stored in a row.
+        """Return the reply that is stored in an outbox row.
 
         Raises:
             ValidationError: The row does not contain a reply.
@@ -228,7 +221,7 @@ def is_chat(thread_id: str) -> bool:
 
 
 def has_waiting_caller(target: str) -> bool:
-    """Return whether callers may be waiting for the answers that are sent to a target."""
+    """Return whether API callers may be waiting for the messages to an outbox target."""
     return target.startswith(f"{Platform.API_SERVER.value}/")
 
 
@@ -244,11 +237,7 @@ def question_of(run: RunRecord, ticket: RunWaitingTicket) -> Question:
 
 
 def card_of(question: Question, before: str = "") -> Card:
-    """Return the card of a question, with the text `before`, the question's limits and its buttons.
-
-    The action that an answer permits comes first: a text above it could open a block that hides or changes
-    it.
-    """
+    """Return the card of a question, with buttons and with the text `before` above the question."""
     number, wanted = question.number, question.asked
     buttons: tuple[Button, ...] = ()
     how = ""
@@ -267,17 +256,18 @@ def card_of(question: Question, before: str = "") -> Card:
         case _:
             how = f"To answer, send {how_to_answer(question)}. You can also reply to this message."
     who = f"From {wanted.who}." if wanted.to or wanted.not_by else ""
+    # The permitted action comes first: a text above it could open a block that hides the action.
     parts = (wanted.permits, before, question.text, who, how)
     return Card(text="\n\n".join(filter(None, parts)), buttons=buttons)
 
 
 def closed_card(question: Question, note: str) -> str:
-    """Return the text of a card whose question is closed. `note` gives the reason for the close."""
+    """Return the text of the card of a closed question. `note` says why the question is closed."""
     return "\n\n".join(filter(None, (question.asked.permits, question.text, note)))
 
 
 def how_to_answer(question: Question) -> str:
-    """Return the commands that answer a question."""
+    """Return the chat commands that answer a question."""
     number, wanted = question.number, question.asked
     match wanted.kind:
         case QuestionKind.YES_NO:
@@ -294,7 +284,7 @@ def how_to_answer(question: Question) -> str:
 
 
 def cards_of(run: RunRecord) -> list[Card]:
-    """Return the cards of the questions that a run asked last, with the text above the first one."""
+    """Return the cards of the last questions that a run asked."""
     tickets = run.waiting.tickets if run.waiting else [answered.ticket for answered in run.answered]
     before = run.final_output or (run.waiting.message if run.waiting else "") or ""
     return [
@@ -332,35 +322,30 @@ class ChatEffects(RunEffects):
     """Stores the replies of chat runs in the transactions that end the runs."""
 
     def __init__(self, attempts: int = DEFAULT_MAX_ATTEMPTS) -> None:
-        """`attempts` is the mailbox's `default_max_attempts`. Later retries are minutes apart."""
+        """Create the effects. `attempts` is the number of attempts before retries are minutes apart."""
         self._attempts = attempts
 
     def put_back(self, tx: Transaction, row: RunDispatch, *, is_stop: bool) -> None:
-        """Tell the sender, once, that the answer is delayed, if the next attempt is minutes away."""
+        """Tell the sender of a message once that the answer is delayed."""
         if not is_stop and is_chat(row.thread_id) and row.attempt_count == self._attempts:
             text = wording.tried_again(row.last_error or "")
             notice = Reply(kind=ReplyKind.NOTICE, thread_id=row.thread_id, run_id=row.run_id, text=text)
             tx.outbox.enqueue((notice.draft(f"outage/{row.run_id}/{row.dispatch_id}"),))
 
-    def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Remove the buttons from the cards of a run that no longer waits for an answer."""
-        if not is_chat(run.thread_id) or run.waiting is None:
-            return
-        for question in (question_of(run, ticket) for ticket in run.waiting.tickets):
-            text = closed_card(question, wording.NO_LONGER_ASKED)
-            card = Reply(kind=ReplyKind.CARD, thread_id=run.thread_id, text=text, question=question.number)
-            tx.outbox.enqueue((card.draft(f"withdrawn/{question.number}"),))
-
     def of(self, tx: Transaction, run: RunRecord) -> Sequence[OutboxDraft]:
         """Return the answer of a run that has ended, or the questions of a run that waits."""
         if not is_chat(run.thread_id):
             return ()
+        closed = tuple[OutboxDraft, ...]()
+        if run.answered:
+            over = (one.ticket for one in run.answered if one.is_left or one.asked_again_as is not None)
+            closed = tuple(_closed_draft(run, ticket) for ticket in over)
         if run.status is RunStatus.WAITING:
             waiting = run.waiting
             if waiting is None or waiting.reason is WaitingReason.BACKGROUND_TASKS:
                 reply = None
             else:
-                questions = tuple(question_of(run, ticket) for ticket in waiting.tickets)
+                questions = tuple(question_of(run, ticket) for ticket in run.open_tickets)
                 text = run.final_output or waiting.message or ""
                 reply = Reply(
                     kind=ReplyKind.QUESTION,
@@ -386,10 +371,18 @@ class ChatEffects(RunEffects):
             )
         if reply is None:
             return ()
-        return (reply.draft(f"{reply.kind}/{run.run_id}/{run.dispatch_id}"),)
+        return (*closed, reply.draft(f"{reply.kind}/{run.run_id}/{run.dispatch_id}"))
+
+
+def _closed_draft(run: RunRecord, ticket: RunWaitingTicket) -> OutboxDraft:
+    """Return the effect that removes the buttons from the card of a question."""
+    question = question_of(run, ticket)
+    text = closed_card(question, wording.NO_LONGER_ASKED)
+    card = Reply(kind=ReplyKind.CARD, thread_id=run.thread_id, text=text, question=question.number)
+    return card.draft(f"withdrawn/{question.number}")
 
 
 def list_inbound_ids(run: RunRecord) -> tuple[int, ...]:
-    """Return the inbound messages that a run answers."""
+    """Return the ids of the inbound messages that a run answers."""
     ids = run.input.trigger_message_ids if run.input else ()
     return tuple(sorted(set(filter(None, map(parse_inbound_id, ids)))))

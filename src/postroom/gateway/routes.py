@@ -18,7 +18,7 @@ from postroom.gateway.events import MessageEvent
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The agent that answers a message, and why this agent was chosen. None means `[agent]`."""
+    """The agent that answers a message, and the reason for the choice."""
 
     agent: str | None
     why: str
@@ -27,7 +27,7 @@ class Decision:
 def decide(routes: Sequence[Route], event: MessageEvent, chosen: str | None = None) -> Decision | None:
     """Return the agent that answers a message, or None if no agent answers.
 
-    `chosen` is the agent chosen with /agent in this chat.
+    `chosen` is the agent that the chat selected with `/agent`.
     """
     source = event.source
     if source is None:
@@ -65,7 +65,7 @@ def decide(routes: Sequence[Route], event: MessageEvent, chosen: str | None = No
 
 
 def check_routes(routes: Sequence[Route]) -> None:
-    """Refuse routes in which a rule can never match.
+    """Check that every route can match a message.
 
     Raises:
         ConfigError: An earlier rule matches every message that a later rule would match.
@@ -82,5 +82,5 @@ def check_routes(routes: Sequence[Route]) -> None:
 
 
 def listed(routes: Sequence[Route]) -> list[dict[str, Json]]:
-    """Return the rules in order, as plain data, and after them the implicit rule for `[agent]`."""
+    """Return the routes as plain data, followed by the default route to `[agent]`."""
     return [{"agent": route.agent or DEFAULT_AGENT, "answers": str(route)} for route in (*routes, Route())]

@@ -66,7 +66,10 @@ _ALBUM_MS = 1_000
 
 
 class ChatWorker:
-    """Processes the messages of one chat in order. The queue contains messages not yet handed over."""
+    """Processes the messages of one chat in order.
+
+    `queue` contains the messages that are not handed over yet.
+    """
 
     def __init__(self) -> None:
         self.queue: deque[MessageEvent] = deque()
@@ -81,11 +84,11 @@ class ChatWorker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no message is waiting or being handled."""
+        """Whether the worker has no message to process."""
         return not (self.queue or self.is_active)
 
     def has(self, inbound_id: int) -> bool:
-        """Return whether a message is in the queue."""
+        """Return whether the queue contains the message with this id."""
         return any(event.inbound_id == inbound_id for event in self.queue)
 
     def put(self, event: MessageEvent) -> None:
@@ -101,15 +104,18 @@ class ChatWorker:
             self.decided.set()
 
     def stop(self) -> None:
-        """Stop the worker. The messages in its queue stay stored, and are read again later."""
+        """Stop the worker and empty the queue.
+
+        The messages stay in the store.
+        """
         self.is_active = False
         self.queue.clear()
         self.decided.set()
 
     async def whole_album(self, timer: Timer) -> list[MessageEvent]:
-        """Wait until the album of the first message is complete, and return its messages.
+        """Wait until the album of the first message is complete, and return the messages of the album.
 
-        Only the first message stays in the queue.
+        Only the first message of the album stays in the queue.
         """
         first, events = self.queue[0], list[MessageEvent]()
         sent = get_album_id(first), first.source and first.source.user_id
@@ -131,7 +137,10 @@ class ChatWorker:
 
 
 class ChatWorkers:
-    """The workers of all chats. A worker exists only while a message of its chat is being processed."""
+    """The workers of all chats.
+
+    A worker exists only while a message of the worker's chat is being processed.
+    """
 
     def __init__(self) -> None:
         self.by_chat: WeakValueDictionary[tuple[object, ...], ChatWorker] = WeakValueDictionary()
@@ -139,7 +148,7 @@ class ChatWorkers:
         """The sessions whose current message must not start a run, because the person sent `/stop`."""
 
     def of(self, source: SessionSource) -> ChatWorker:
-        """Return the worker of a chat."""
+        """Return the worker of a chat, and create the worker if necessary."""
         chat = (source.platform, source.account, source.chat_id or source.user_id)
         worker = self.by_chat.get(chat)
         if worker is None:
@@ -153,15 +162,15 @@ def _decides_session(event: MessageEvent) -> bool:
 
 
 def get_album_id(event: MessageEvent) -> str | None:
-    """Return the id of the album that a message is part of, or None for a message outside albums."""
+    """Return the id of the album that contains a message, or None."""
     album_id = event.metadata.get("media_group_id")
     return album_id if isinstance(album_id, str) and event.media else None
 
 
 async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[MessageEvent]) -> None:
-    """Merge the files and texts of an album into its first message, and close its remaining messages.
+    """Merge the files and texts of an album into the first message, and close the remaining messages.
 
-    A repeated call adds nothing twice.
+    A repeated call has no further effect.
 
     Raises:
         StoreError: The change could not be stored.
@@ -193,14 +202,14 @@ async def merge_album(log: IntakeLog, first: MessageEvent, others: Sequence[Mess
 
 
 class Acknowledgements:
-    """Limits the notices in a busy session to one every 30 seconds."""
+    """A limit of one notice every 30 seconds for each busy session."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._told: OrderedDict[str, int] = OrderedDict()
 
     def is_due(self, key: str) -> bool:
-        """Return whether a notice may be sent now. If so, record the notice as sent."""
+        """Return whether a notice may be sent now, and record the notice as sent."""
         now = self._clock.now()
         before = self._told.get(key)
         if before is not None and 0 <= now - before < _ACKNOWLEDGED_EVERY_MS:
@@ -236,11 +245,11 @@ class Services:
 class GatewayRunner:
     """Processes the messages of all platforms.
 
-    Each message is performed as a command, refused, or handed over to an agent.
-
-    Other programs also call methods whose names begin with an underscore, and create runners without
-    `__init__`.
+    Each message is executed as a command, refused, or handed over to an agent.
     """
+
+    # Other programs also call methods whose names begin with an underscore, and create runners without
+    # `__init__`.
 
     config: GatewayConfig
     adapters: Mapping[Platform, BasePlatformAdapter]
@@ -261,7 +270,7 @@ class GatewayRunner:
 
     @property
     def services(self) -> Services:
-        """The runner's services. A runner that was created without `__init__` has no services."""
+        """The services that the runner uses."""
         if self._services is None:
             raise PostroomError("this runner was created without its services")
         return self._services
@@ -275,10 +284,7 @@ class GatewayRunner:
         return _workers
 
     async def _handle_message(self, event: MessageEvent) -> Answer:
-        """Process a message, for programs that call the runner directly.
-
-        Return the answer to a command, or None for any other message. A message waits if its chat is busy.
-        """
+        """Process a message for a program that calls the runner directly."""
         source = event.source
         if source is None:
             return None
@@ -301,15 +307,15 @@ class GatewayRunner:
     # Processing the queues.
 
     def go_on(self, worker: ChatWorker) -> None:
-        """Start the task that handles the queue of a chat, unless the task is running already."""
+        """Start the task that processes the queue of a chat, unless the task is already running."""
         tasks = self.services.tasks
         if worker.queue and not worker.is_active and not tasks.closed:
             tasks.start(self.drain(worker), name=f"messages up to {worker.queue[-1].inbound_id}")
 
     async def drain(self, worker: ChatWorker) -> None:
-        """Handle the messages of a chat until none is left.
+        """Process the messages in the queue of a chat until the queue is empty.
 
-        A message that cannot be handled stays stored, and is tried again later.
+        A message that fails stays in the store and is retried later.
         """
         if worker.is_active:
             return
@@ -331,9 +337,9 @@ class GatewayRunner:
             worker.stop()
 
     async def begin(self, event: MessageEvent, draft: InboundMessage, worker: ChatWorker) -> bool:
-        """Store a message and hand it over in one transaction, if its chat and its session are idle.
+        """Store a message and hand it over in one transaction, if the chat and the session are idle.
 
-        Return False if the message must be stored before it is handed over.
+        Return False if the message must be stored before the handover.
         """
         source, key, services = event.source, draft.session_key, self.services
         if event.is_command() or event.is_empty or get_album_id(event) or "automatic" in event.metadata:
@@ -361,7 +367,7 @@ class GatewayRunner:
             self.go_on(worker)
 
     async def _take_turn(self, event: MessageEvent) -> None:
-        """Handle a stored message: perform it as a command, refuse it, or hand it over.
+        """Execute a stored message as a command, refuse it, or hand it over to an agent.
 
         Raises:
             StoreError: The message still waits in the store.
@@ -419,10 +425,7 @@ class GatewayRunner:
     async def _handle_message_with_agent(
         self, event: MessageEvent, source: SessionSource, key: str
     ) -> str | None:
-        """Hand a message over to an agent. The answer is delivered through the outbox.
-
-        If the store fails temporarily, try the same message again, so that later messages do not overtake it.
-        """
+        """Hand a message over to an agent, and retry after a temporary failure of the store."""
         for pause_ms in _PAUSES_MS:
             try:
                 await self._hand_over(event, source, key)
@@ -438,7 +441,7 @@ class GatewayRunner:
     async def _hand_over(
         self, event: MessageEvent, source: SessionSource, key: str, draft: InboundMessage | None = None
     ) -> None:
-        """Hand a message over. With a `draft`, the same transaction stores the message.
+        """Hand a message over to the agent of its session.
 
         Raises:
             NotHandedOver: The draft must be stored before it is handed over.
@@ -478,7 +481,7 @@ class GatewayRunner:
     async def _pass_on(
         self, event: MessageEvent, source: SessionSource, session: ChatSession, key: str
     ) -> None:
-        """Send a message to the person who answers, and close the message."""
+        """Send a message to the person who answers in place of an agent."""
         services, person = self.services, short_name(source.agent or "")
         if services.stores.is_shared:
             await self._wait_for_earlier(event, key)
@@ -497,10 +500,7 @@ class GatewayRunner:
         await self._close(event, InboundStatus.DONE)
 
     async def _wait_for_earlier(self, event: MessageEvent, key: str) -> None:
-        """Wait until other processes have handed over the earlier messages of this session.
-
-        The wait is limited to about 1.5 seconds, because the other process may have died.
-        """
+        """Wait up to about 1.5 seconds for other processes to hand over earlier messages."""
         services = self.services
         for pause_ms in _PATIENCE_MS:
             waiting = await services.stores.intake_log.open_messages(
@@ -550,10 +550,7 @@ class GatewayRunner:
         return build_session_key(source, config.group_sessions_per_user, config.thread_sessions_per_user)
 
     def _knows(self, source: SessionSource) -> bool:
-        """Return whether a person may at least read in this chat.
-
-        Each command also checks the sender's role.
-        """
+        """Return whether a person has at least the role of a viewer in the chat."""
         if self._is_user_authorized(source):
             return True
         return self._services is not None and self._services.people.may(source, PersonRole.VIEWER)
@@ -561,10 +558,7 @@ class GatewayRunner:
     # Commands.
 
     async def _obey(self, event: MessageEvent, source: SessionSource, key: str) -> Answer:
-        """Perform a command without waiting for active runs.
-
-        An agent reads the words after a command only if the command's `gives_words` is true.
-        """
+        """Execute a command without waiting for active runs."""
         name = event.get_command() or ""
         command = BY_NAME.get(name)
         if command is None:
@@ -592,7 +586,7 @@ class GatewayRunner:
         return self._services is None or self._services.commands.may_use(command, source)
 
     async def pressed(self, press: ButtonPress) -> str:
-        """Perform the command in the value of a pressed button, as if the person had sent it."""
+        """Execute the command of a pressed button as if the person had sent the command."""
         event = MessageEvent(text=f"/{press.value}", source=press.source)
         if not self._knows(press.source):
             return wording.NOT_ALLOWED
@@ -607,12 +601,10 @@ class GatewayRunner:
     # Stopping.
 
     async def stop(self) -> None:
-        """Stop the runner. A repeated call waits until the first one has finished.
+        """Stop the runner. A repeated call waits until the first call has finished.
 
-        Active runs and answers get time to finish. When this time is over, runs that are still active are
-        interrupted.
-
-        No accepted message is lost: unfinished work continues at the next start.
+        Active runs get time to finish, and are interrupted when the time is over. Unfinished work continues
+        at the next start.
         """
         running = self.__dict__.get("_stopping")
         if running is not None:

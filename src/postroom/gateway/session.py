@@ -23,8 +23,8 @@ _MAIN = "main"
 class Platform(StrEnum):
     """A chat platform, either built-in or provided by a plug-in, as in `Platform("zulip")`.
 
-    The plug-in of a platform need not be installed: stored messages keep their platform if the plug-in is
-    removed. `gateway.toml` decides which platforms are connected.
+    Stored messages keep their platform when the plug-in is removed. `gateway.toml` decides which platforms
+    are connected.
     """
 
     LOCAL = "local"
@@ -39,10 +39,7 @@ class Platform(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> "Platform | None":
-        """Return the platform that a plug-in provides under this name, or None for an invalid name.
-
-        For equal names, the result is the same object.
-        """
+        """Return the platform of a plug-in, or None for an invalid name."""
         if not isinstance(value, str) or not _NAME.fullmatch(value):
             return None
         member = str.__new__(cls, value)
@@ -55,7 +52,10 @@ ANSWER_ONLY = frozenset({Platform.API_SERVER, Platform.WEBHOOK})
 
 
 class SessionSource(Record, frozen=True, kw_only=True):
-    """The chat, thread and sender of a message. Names are only displayed. No decision depends on a name."""
+    """The chat, thread and sender of a message.
+
+    The names of chats and senders are used only for display.
+    """
 
     platform: Platform
     chat_id: str = ""
@@ -77,7 +77,7 @@ class SessionSource(Record, frozen=True, kw_only=True):
 
     @property
     def description(self) -> str:
-        """A short description of the chat, for people."""
+        """A short description of the chat for people to read."""
         who = self.user_name or self.user_id or "somebody"
         where = self.chat_name or self.chat_id
         return f"{who} on {self.platform.value}" if self.chat_type == "dm" else f"{who} in {where}"
@@ -88,12 +88,14 @@ class SessionSource(Record, frozen=True, kw_only=True):
         return ChatAddress(platform=self.platform.value, chat_id=self.chat_id)
 
     def to_dict(self) -> dict[str, Json]:
-        """Return the source as plain data, without fields that are None or False."""
+        """Convert the source to plain data, without fields that are None or False."""
         return {name: value for name, value in asdict(self).items() if value not in (None, False)}
 
     @classmethod
     def from_dict(cls, data: dict[str, Json]) -> "SessionSource":
-        """Return the source that `to_dict` converted to this data. Ignore unknown names.
+        """Create a source from the data that `to_dict` returned.
+
+        Unknown fields are ignored.
 
         Raises:
             ValueError: The platform's name is invalid.
@@ -107,10 +109,11 @@ def build_session_key(
 ) -> str:
     """Return the session key of a source, such as `agent:main:telegram:dm:12345`.
 
-    Each agent has separate sessions. A direct chat has one session for each of its threads, but all linked
-    chats of a person share a session. In other chats, each participant has a session. With
-    `group_sessions_per_user` or `thread_sessions_per_user` set to False, all participants of a group or a
-    thread share a session. A colon within a part is escaped as `%3A`.
+    Each agent has separate sessions. A direct chat has one session for each thread. All linked chats of a
+    person share one session. In a group, each participant has a separate session by default. If
+    `group_sessions_per_user` is False, all participants of a group share a session. If
+    `thread_sessions_per_user` is False, all participants of a thread share a session. A colon within a part
+    of the key is escaped as `%3A`.
     """
     chat_id = source.chat_id or None
     if source.person is not None:

@@ -59,9 +59,11 @@ class Sessions:
         self._addresses: OrderedDict[str, tuple[str, SessionSource]] = OrderedDict()
         self._known: OrderedDict[str, ChatSession] = OrderedDict()
         """A cache of stored sessions. The cache stays empty if other processes change sessions, too."""
+        self.new_cards: dict[str, str] = {}
+        """The ids of cards that chats show already, but that are not stored yet, keyed by question number."""
 
     async def of(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
-        """Return the session of a message, and whether its reset policy has just reset it."""
+        """Return the session of a message, and whether the reset policy has just reset the session."""
         session, began_anew = await self.current(key, source)
         activity = self.activity(session, source)
         if activity is not None:
@@ -70,22 +72,25 @@ class Sessions:
         return session, began_anew
 
     async def current(self, key: str, source: SessionSource) -> tuple[ChatSession, bool]:
-        """Return the same as `of`, but do not store the time of the activity. The caller must store it."""
+        """Return the session of a message like `of`, but do not store the time of the activity.
+
+        The caller must store the time of the activity.
+        """
         now = self._clock.now()
         session = await self.load(key)
         if session is None:
             return self._cache_session(await self._store.open(self._fresh(key, source, now))), False
-        is_delivered = source.person is None or self._has_channel(session.thread_id)
+        is_delivered = source.person is None
+        if not is_delivered:  # the name of a thread contains the channel that delivers its answers
+            channel = unquote(build_outbox_target(session.thread_id).partition("/")[0])
+            is_delivered = any(one.value == channel for one in self._config.get_connected_platforms())
         policy = self.reset_policy(session, source)
         if not is_delivered or ends_session(policy, active_at=session.active_at, now=now):
             return await self.begin_anew(key, source), True
         return session, False
 
     def activity(self, session: ChatSession, source: SessionSource) -> "Activity | None":
-        """Return the activity to store when a session receives a message.
-
-        Return None if the stored activity is recent enough.
-        """
+        """Return the activity to store for a message, or None if the stored activity is recent enough."""
         now, there = self._clock.now(), (session.source.get("platform"), session.source.get("chat_id"))
         # A session of linked chats may have been active in another chat.
         is_here = source.person is None or there == (source.platform.value, source.chat_id)
@@ -100,15 +105,15 @@ class Sessions:
             self._addresses.pop(activity.thread_id, None)
 
     async def chosen_agent(self, source: SessionSource) -> str | None:
-        """Return the agent that was chosen with /agent in this chat, or None."""
+        """Return the agent that was chosen with `/agent` in a chat, or None if no agent was chosen."""
         session = await self.load(self._key_of_choice(source))
         chosen = None if session is None else session.settings.get(_CHOSEN)
         return str(chosen) if chosen else None
 
     async def choose_agent(self, source: SessionSource, agent: str | None) -> None:
-        """Choose the agent that answers in this chat, if the routes allow it.
+        """Store the agent that was chosen with `/agent` in a chat.
 
-        If `agent` is None, the routes decide again which agent answers.
+        If `agent` is None, the routes choose the agent again.
         """
         key, place = self._key_of_choice(source), replace(source, agent=None)
 
@@ -128,14 +133,17 @@ class Sessions:
         return self._config.session_key(replace(source, agent=None))
 
     async def load(self, key: str) -> ChatSession | None:
-        """Return a session, or None if it does not exist."""
+        """Return the session with this key, or None if the session does not exist."""
         known_session = self._known.get(key)
         if known_session is None:
             known_session = await self._store.load(key)
         return None if known_session is None else self._cache_session(known_session)
 
     async def begin_anew(self, key: str, source: SessionSource) -> ChatSession:
-        """Bind the session to a new thread. The old thread can be resumed later."""
+        """Bind the session to a new thread.
+
+        The old thread can be resumed later.
+        """
         self._cache_session(await self._store.open(self._fresh(key, source, self._clock.now())))
         thread_id = self._new_thread(source)
         return await self.bind(key, thread_id, title=None)
@@ -148,11 +156,11 @@ class Sessions:
         )
 
     async def threads(self, key: str) -> tuple[SessionThread, ...]:
-        """Return the threads to which a session is or was bound, most recently active first."""
+        """Return the current and earlier threads of a session, the most recently active thread first."""
         return await self._store.threads(key)
 
     async def hidden(self, thread_id: str) -> Mapping[str, Sequence[str]]:
-        """Return the ids of a thread's undone runs, with the ids of the messages that each run read."""
+        """Map the id of each undone run of a thread to the ids of the messages that the run read."""
         address = await self.address(thread_id)
         session = None if address is None else await self.load(address[0])
         if session is None or not session.settings.get(_HIDES):
@@ -161,13 +169,10 @@ class Sessions:
         return {} if row is None else row.settings.get(_HIDDEN, {})
 
     async def hide(self, session: ChatSession, runs: Mapping[str, Sequence[str]]) -> bool:
-        """Hide runs of a session's thread from its later runs.
+        """Hide runs of a session's thread from later runs of the thread.
 
-        Return False if the thread has too many hidden runs.
-
-        `runs` maps each run to the messages that the run has read. A thread can have at most `MAX_HIDDEN`
-        hidden runs. Hidden runs are stored separately from the session, because the session is written with
-        each message.
+        `runs` maps the id of each run to the ids of the messages that the run read. Return False if the
+        thread would have more than `MAX_HIDDEN` hidden runs.
         """
         thread_id, source = session.thread_id, SessionSource.from_dict(session.source)
         if len({*await self.hidden(thread_id), *runs}) > MAX_HIDDEN:
@@ -186,7 +191,9 @@ class Sessions:
         return True
 
     async def changed(self, key: str, change: Callable[[ChatSession], ChatSession]) -> ChatSession:
-        """Change a session. Retry after a concurrent change of the session.
+        """Apply a change to a session, and return the changed session.
+
+        `change` is called again after a concurrent change of the session.
 
         Raises:
             UnknownThread: The session does not exist.
@@ -211,8 +218,7 @@ class Sessions:
     async def follow(self, platform: Platform, account: str, chat_id: str, new_id: str) -> int:
         """Move a group's sessions to the group's new id, and return the number of moved sessions.
 
-        A session that already exists under the new id continues. The earlier session then stays under the old
-        id.
+        A session is not moved if it already exists under the new id.
         """
         old, new = (
             build_session_key(SessionSource(platform=platform, chat_type="group", chat_id=group))
@@ -242,13 +248,11 @@ class Sessions:
         return moved
 
     async def join(self, address: ChatAddress, person: str) -> None:
-        """Move the conversations of a direct chat to the person who writes in it.
+        """Move the conversations of a direct chat to the person who writes in the chat.
 
-        All chats of a person share one conversation with each agent. If the person already has a conversation
-        with an agent, the chat's conversation with that agent is not moved.
-
-        Conversations that are not moved stay with the chat. The chat uses such a conversation again after
-        `/unlink`.
+        All linked chats of a person share one conversation with each agent. If the person already has a
+        conversation with an agent, the chat's own conversation is not moved. The chat uses its own
+        conversations again after `/unlink`.
         """
         agents = dict.fromkeys((None, *(rule.agent for rule in self._config.routes)))
         for agent in agents:
@@ -266,7 +270,7 @@ class Sessions:
     ) -> tuple[str, SessionSource] | None:
         """Return the session key of a run's thread, and the chat that gets the run's answer.
 
-        If chats are linked, the answer goes to the chat of the last message that the run answers.
+        In linked chats, the answer goes to the chat of the last message that the run answers.
         """
         result = await self.address(thread_id)
         if result is None or result[1].person is None:
@@ -281,7 +285,7 @@ class Sessions:
         return (result[0], SessionSource.from_dict(source)) if source else result
 
     async def address(self, thread_id: str) -> tuple[str, SessionSource] | None:
-        """Return the session key of a thread and its chat, or None if the thread has no session."""
+        """Return the session key and the chat of a thread, or None if the thread has no session."""
         known_address = self._addresses.get(thread_id)
         if known_address is not None:
             self._addresses.move_to_end(thread_id)
@@ -297,7 +301,7 @@ class Sessions:
         return result
 
     def _cache_session(self, session: ChatSession) -> ChatSession:
-        """Cache a stored session unless other processes can change it. Return the newest known version."""
+        """Cache a stored session, and return the newest known version."""
         known_session = self._known.get(session.session_key)
         if self._is_shared or (known_session is not None and known_session.revision > session.revision):
             return known_session or session
@@ -316,14 +320,14 @@ class Sessions:
         return thread_name(source.platform.value, source.account, self._new_id(), source.agent)
 
     def reset_policy(self, session: ChatSession, source: SessionSource) -> SessionResetPolicy:
-        """Return the reset policy chosen in the session, or else the one in the configuration file."""
+        """Return the reset policy that the session chose, or the configured policy."""
         chosen = session.settings.get("reset")
         if chosen:
             return SessionResetPolicy(**{**chosen, "mode": ResetMode(chosen["mode"])})
         return self._config.get_reset_policy(source.platform, source.chat_type, source.chat_id)
 
     async def quiet_hours(self, address: ChatAddress) -> QuietHours | None:
-        """Return the quiet hours chosen in a chat, or else those in the configuration file."""
+        """Return the quiet hours that the chat chose, or the configured quiet hours."""
         session = await self.load(_quiet_key(address))
         chosen = None if session is None else session.settings.get("quiet")
         if chosen is not None:
@@ -331,7 +335,7 @@ class Sessions:
         return self._config.get_rules(Platform(address.platform), address.chat_id).quiet
 
     async def choose_quiet(self, source: SessionSource, chosen: str | None) -> None:
-        """Set the quiet hours of this chat, or turn them off (`QUIET_OFF`).
+        """Set the quiet hours of a chat. `QUIET_OFF` turns quiet hours off.
 
         If `chosen` is None, the quiet hours in the configuration file apply again.
         """
@@ -340,29 +344,19 @@ class Sessions:
         await self._store.open(self._fresh(key, source, self._clock.now()))
         await self.changed(key, lambda one: replace(one, settings=settings))
 
-    def _has_channel(self, thread_id: str) -> bool:
-        """Return whether the channel that delivers a thread's answers is connected.
-
-        The name of a thread contains its channel.
-        """
-        platform = unquote(build_outbox_target(thread_id).partition("/")[0])
-        return any(item.value == platform for item in self._config.get_connected_platforms())
-
 
 def _quiet_key(address: ChatAddress) -> str:
-    """Return the key under which a chat's quiet hours are stored, for all people who write in the chat."""
     return f"quiet:{address.name}"
 
 
 def _hidden_key(thread_id: str) -> str:
-    """Return the key under which the undone runs of a thread are stored."""
     return f"hidden:{thread_id}"
 
 
 def ends_session(policy: SessionResetPolicy, *, active_at: int, now: int) -> bool:
-    """Return whether a session that was last active at `active_at` must be reset now.
+    """Return whether a session that was last active at `active_at` must be reset at the time `now`.
 
-    Days are in local time.
+    A daily reset uses the local time zone.
     """
     idle = policy.mode in (ResetMode.IDLE, ResetMode.BOTH)
     if idle and now - active_at >= milliseconds(timedelta(minutes=policy.idle_minutes)):
@@ -377,10 +371,10 @@ def ends_session(policy: SessionResetPolicy, *, active_at: int, now: int) -> boo
 
 
 def find_chat(tx: Transaction, thread_id: str, inbound_ids: Sequence[int]) -> SessionSource | None:
-    """Return the chat to which the answer to one or more inbound messages is sent.
+    """Return the chat that gets the answer to one or more inbound messages.
 
-    The answer goes to the chat of the last message, or else to the chat of the session. Return None if
-    neither is stored any longer.
+    The answer goes to the chat of the last message. If the last message is no longer stored, the answer goes
+    to the chat of the session. Return None if the store contains no chat for the thread.
     """
     named = tx.chats.inbound_by_id(inbound_ids[-1:], readable=True) if inbound_ids else []
     source = named[0].body.get("source") if named else None

@@ -38,7 +38,7 @@ _NOTHING, _CODE_SPACE, _SPACE, _CODE_NEWLINE, _NEWLINE, _CODE_BLANK, _BLANK = ra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """A part of a text: `text[start:end]`, with lines added so that it is readable on its own."""
+    """A part of a text: `text[start:end]`, between the lines `opening` and `closing`."""
 
     start: int
     end: int
@@ -48,7 +48,7 @@ class Piece:
     """The line that closes a fence which is open at the end of the part, after a newline if needed."""
 
     def of(self, text: str) -> str:
-        """Return the part in its final form."""
+        """Return the characters of the part, including the opening and closing lines."""
         return f"{self.opening}{text[self.start : self.end]}{self.closing}"
 
 
@@ -56,7 +56,7 @@ class Piece:
 class _Fence:
     """A fenced code block. The code is `text[code:close]`, and the closing line ends at `end`.
 
-    For an unclosed fence, both positions lie beyond the end of the text.
+    For an unclosed fence, `close` and `end` are beyond the end of the text.
     """
 
     start: int
@@ -69,7 +69,7 @@ class _Fence:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A cut between two parts: the first ends at `end`, and the next begins at `after`."""
+    """A cut between two parts of a text. One part ends at `end`, and the next part begins at `after`."""
 
     kind: int
     end: int
@@ -79,10 +79,9 @@ class _Cut:
 def split(text: str, *, limit: int, unit: LengthUnit) -> tuple[str, ...]:
     """Split a text into parts of at most `limit` units, in linear time.
 
-    The joined parts equal the text, except for added fence lines and white space at the cuts. A fence that is
-    open at the end of a part is closed there, and reopened in the next part with the same marker and info
-    string. A text that fits is returned as one part, and only an open fence is closed. A blank text has no
-    parts, and no part is blank.
+    The joined parts equal the text, except for added fence lines and white space at the cuts. A code fence
+    that is open at the end of a part is closed there, and reopened in the next part. A text that fits is
+    returned as one part. No part is blank, and a blank text has no parts.
 
     Raises:
         InvalidArgument: The limit is under `SMALLEST_LIMIT`.
@@ -91,7 +90,7 @@ def split(text: str, *, limit: int, unit: LengthUnit) -> tuple[str, ...]:
 
 
 def cut(text: str, *, limit: int, unit: LengthUnit) -> tuple[Piece, ...]:
-    """Split a text as `split` does, but return positions in the text.
+    """Split a text like `split`, but return the positions of the parts in the text.
 
     Raises:
         InvalidArgument: The limit is under `SMALLEST_LIMIT`.
@@ -103,7 +102,7 @@ def cut(text: str, *, limit: int, unit: LengthUnit) -> tuple[Piece, ...]:
 
 
 class _Splitter:
-    """Cuts one text into parts, from its start to its end."""
+    """Splits one text into parts, from start to end."""
 
     def __init__(self, text: str, room: int, unit: LengthUnit) -> None:
         self._text = text
@@ -115,7 +114,7 @@ class _Splitter:
         self._span_starts = [start for start, _ in self._spans]
 
     def pieces(self) -> Iterator[Piece]:
-        """Yield the parts in order. An empty text has no parts. A part may be blank."""
+        """Yield the parts of the text in order, including blank parts."""
         text = self._text
         start = 0 if self._is_last(0) else self._after_white(0)
         while start < len(text):
@@ -132,10 +131,7 @@ class _Splitter:
             start = cut.after
 
     def _reopening_fence(self, fence: _Fence) -> _Fence | None:
-        """Return the fence with the line that reopens it in later parts.
-
-        Return None if the markers of the fence leave no room for code.
-        """
+        """Return the fence with the line that reopens it, or None if no room for code remains."""
         if fence.code - fence.start > self._room:
             return None
         first = self._unit.measure(self._text[fence.start : fence.code])
@@ -164,7 +160,7 @@ class _Splitter:
         return fence.closing if end > fence.start and self._text[end - 1] == "\n" else "\n" + fence.closing
 
     def _fence_at(self, place: int) -> _Fence | None:
-        """Return the fence that contains a position; its first and last line belong to the fence."""
+        """Return the fenced code block that contains a position, or None."""
         index = bisect_left(self._fence_starts, place) - 1
         return self._fences[index] if index >= 0 and place < self._fences[index].end else None
 
@@ -177,7 +173,7 @@ class _Splitter:
         return white.end() if place > 0 == line else line
 
     def _next_cut(self, start: int, room: int) -> _Cut:
-        """Return the cut after a part that begins at `start` and does not reach the end of the text."""
+        """Return the cut at the end of a part that begins at `start`."""
         end = self._unit.fitting(self._text, start, room)
         fence = self._fence_at(end)
         if fence is not None:
@@ -193,7 +189,7 @@ class _Splitter:
         )
 
     def _best_white(self, start: int, low: int, high: int, end: int) -> _Cut | None:
-        """Return the best cut at white space between `low` and `high`, for a part that could reach `end`."""
+        """Return the best cut at white space between `low` and `high`."""
         best: _Cut | None = None
         barred = len(self._text)
         for white in reversed(list(_WHITE.finditer(self._text, low, min(high + 2, len(self._text))))):
@@ -232,34 +228,28 @@ class _Splitter:
         return _Cut((_CODE_SPACE, _CODE_NEWLINE, _CODE_BLANK)[min(lines, 2)], place, place)
 
     def _closes_in_time(self, fence: _Fence, place: int, end: int) -> bool:
-        """Return whether a fence can be closed at `place`.
-
-        A fence that extends beyond `end` always can, because `end` leaves room for its closing line.
-        """
+        """Return whether a fence can be closed at `place`."""
         return fence.end > end or fence.end - place > len(fence.closing)
 
     def _span_around(self, place: int) -> tuple[int, int] | None:
-        """Return the inline code that a cut at this position would divide."""
+        """Return the inline code span that a cut at `place` would divide."""
         index = bisect_left(self._span_starts, place) - 1
         return self._spans[index] if index >= 0 and place < self._spans[index][1] else None
 
     def _may_begin(self, place: int) -> bool:
-        """Return whether a part may begin here, in the middle of a line."""
+        """Return whether a part may begin at `place`, in the middle of a line."""
         return _is_boundary(self._text, place - 1, place) and not self._begins_a_fence(place)
 
     def _begins_a_fence(self, place: int) -> bool:
-        """Return whether the rest of a line would look like a fence if a part began with it."""
+        """Return whether a part that begins at `place` would look like a code fence."""
         return self._text[place - 1] != "\n" and _FENCE_HEAD.match(self._text, place) is not None
 
     def _line_start(self, start: int, place: int) -> int:
-        """Return the start of the line that contains a position, or of the part if the part starts later."""
+        """Return the start of the line that contains `place`, or `start` if the line begins earlier."""
         return max(start, self._text.rfind("\n", start, place) + 1)
 
     def _within_a_line(self, start: int, end: int) -> _Cut:
-        """Return the last cut that divides neither a grapheme nor a code span.
-
-        If no such cut is possible, return the last cut that divides a grapheme or code span.
-        """
+        """Return the last cut that divides neither a grapheme nor a code span, if such a cut exists."""
         text = self._text
         fence = self._fence_at(end)
         if fence is not None and end >= fence.close:
@@ -271,8 +261,8 @@ class _Splitter:
                 place = fence.close - 1 if place >= fence.close else fence.start
             elif span is not None:
                 place = span[0]
-            elif text[place - 1] != "\n" and self._looks_like_fence(start, place):
-                place = self._line_start(start, place)
+            elif text[place - 1] != "\n" and _FENCE_HEAD.match(text, self._line_start(start, place)):
+                place = self._line_start(start, place)  # the line looks like the start or end of a fence
             elif fence is not None and not self._closes_in_time(fence, place, end):
                 place -= 1
             elif _is_boundary(text, start, place) and not self._begins_a_fence(place):
@@ -283,13 +273,9 @@ class _Splitter:
             place = end - (_is_pair(text, end) and end - 1 > start)
         return _Cut(_NOTHING, place, place if self._fence_at(place) else self._after_white(place))
 
-    def _looks_like_fence(self, start: int, place: int) -> bool:
-        """Return whether the line up to this position looks like the start or end of a fence."""
-        return _FENCE_HEAD.match(self._text, self._line_start(start, place)) is not None
-
 
 def _fences(text: str) -> Iterator[_Fence]:
-    """Yield the fenced code blocks of a text. An unclosed fence extends beyond the end of the text."""
+    """Yield the fenced code blocks of a text."""
     opened: re.Match[str] | None = None
     for line in _FENCE_LINE.finditer(text):
         if opened is None:
@@ -328,10 +314,7 @@ def _spans(text: str, fences: list[_Fence]) -> Iterator[tuple[int, int]]:
 
 
 def _code_spans(text: str, runs: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the code spans of a block.
-
-    A code span begins with some backticks, and ends with the next group of as many backticks.
-    """
+    """Yield the inline code spans of a block of text."""
     closers: dict[int, int] = {}
     ends: list[tuple[int, int | None]] = []
     for index in range(len(runs) - 1, -1, -1):
@@ -352,7 +335,7 @@ def _code_spans(text: str, runs: list[tuple[int, int]]) -> Iterator[tuple[int, i
 
 
 def _is_boundary(text: str, start: int, place: int) -> bool:
-    """Return whether a cut divides no grapheme, as far as Python's character database can tell."""
+    """Return whether a cut at `place` divides no grapheme."""
     if not start < place < len(text) or text[place - 1] == "\n":
         return True
     before, after = text[place - 1], text[place]
@@ -377,5 +360,5 @@ def _is_boundary(text: str, start: int, place: int) -> bool:
 
 
 def _is_pair(text: str, place: int) -> bool:
-    """Return whether a cut divides a surrogate pair that the text contains as two characters."""
+    """Return whether a cut at `place` divides a surrogate pair."""
     return "\ud800" <= text[place - 1] < "\udc00" <= text[place : place + 1] < "\ue000"

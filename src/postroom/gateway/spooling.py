@@ -18,7 +18,7 @@ _BATCH = 256 * 1024
 
 @asynccontextmanager
 async def spooled(pieces: AsyncIterator[bytes], *, most: int) -> AsyncIterator[SpooledFile]:
-    """Write the pieces to a private file, which is removed at the end of the `with` block.
+    """Write bytes to a private temporary file, which is removed at the end of the `with` block.
 
     Raises:
         TooLarge: There were more than `most` bytes.
@@ -52,7 +52,11 @@ def _write(
 
 
 async def read_pieces(path: Path) -> AsyncIterator[bytes]:
-    """Yield the bytes of a regular file. A symbolic link is refused."""
+    """Yield the bytes of a file in pieces.
+
+    Raises:
+        OSError: The path is a symbolic link, or cannot be opened.
+    """
     handle = await asyncio.to_thread(open_plain, path)
     with os.fdopen(handle, "rb") as file:
         while piece := await asyncio.to_thread(file.read, _BATCH):
@@ -60,7 +64,7 @@ async def read_pieces(path: Path) -> AsyncIterator[bytes]:
 
 
 def open_plain(path: Path) -> int:
-    """Open a file for reading. Refuse a symbolic link.
+    """Open a file for reading, and return the file descriptor.
 
     Raises:
         OSError: The path is a symbolic link, or cannot be opened.

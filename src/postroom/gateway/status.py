@@ -25,15 +25,20 @@ LOCKS = "gateway-locks"
 
 
 def write_pid_file(folder: Path | None) -> None:
-    """Write the gateway's process file, which contains the process id."""
+    """Write the process id of the gateway to the PID file."""
     if folder is not None:
         _write(folder / PID_FILE, {"pid": os.getpid(), "kind": "postroom-gateway"})
 
 
 def remove_pid_file(folder: Path | None) -> None:
-    """Remove the gateway's process file, unless it belongs to another process."""
-    value = None if folder is None else _read(folder / PID_FILE)
-    if folder is not None and value is not None and value.get("pid") == os.getpid():
+    """Remove the gateway's PID file, unless the file belongs to another process."""
+    if folder is None:
+        return
+    try:
+        document = json.loads((folder / PID_FILE).read_text())
+    except (OSError, ValueError):
+        return
+    if isinstance(document, dict) and document.get("pid") == os.getpid():
         (folder / PID_FILE).unlink(missing_ok=True)
 
 
@@ -47,8 +52,8 @@ def write_runtime_status(
 ) -> None:
     """Write the state of the gateway and of each platform to the status file.
 
-    The state of the gateway is starting, running, draining, degraded or stopped. A failed write is only
-    logged, because the file is only information for other processes.
+    `gateway_state` is starting, running, draining, degraded or stopped. A failed write is logged and raises
+    no error.
     """
     if folder is None:
         return
@@ -66,9 +71,9 @@ def write_runtime_status(
 
 
 class ScopedLocks:
-    """Locks that allow only one process on this machine, or the servers of one database, to use a token.
+    """Locks that prevent several processes on a machine from using the same bot token.
 
-    File names and messages contain only a hash of a token.
+    File names and error messages contain only a hash of a token.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -76,10 +81,9 @@ class ScopedLocks:
         self._held: dict[tuple[str, str], FileLock] = {}
 
     def acquire(self, scope: str, identity: str, *, store_id: str = "", server: str = "") -> None:
-        """Acquire a lock, unless this process already holds it.
+        """Acquire a lock, unless this process already holds the lock.
 
-        With a `store_id`, all servers of that store may hold the lock. Each server has its own lock file,
-        named after `server`.
+        If `store_id` is given, all servers of this store may hold the lock at the same time.
 
         Raises:
             ConfigError: Another process holds the lock.
@@ -107,7 +111,7 @@ class ScopedLocks:
         self._held[scope, identity] = lock
 
     def release(self, scope: str, identity: str) -> None:
-        """Release a lock, if this process holds it."""
+        """Release a lock if this process holds the lock."""
         lock = self._held.pop((scope, identity), None)
         if lock is not None:
             lock.release()
@@ -134,11 +138,3 @@ def _write(path: Path, told: Mapping[str, Json]) -> None:
         file.flush()
         os.fsync(file.fileno())
     beside.replace(path)
-
-
-def _read(path: Path) -> dict[str, Json] | None:
-    try:
-        document = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return document if isinstance(document, dict) else None

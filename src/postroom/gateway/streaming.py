@@ -67,7 +67,7 @@ class Shown:
     """Whether the model is writing an answer that has some text already."""
 
     async def settled(self) -> None:
-        """Wait until no update is in progress."""
+        """Wait until no update of the draft is in progress."""
         if self.step is not None:
             await asyncio.wait({self.step})
 
@@ -84,7 +84,10 @@ class RunInChat:
     """The platform's ids of the messages that the run answers."""
 
     def interrupt(self, reason: str) -> None:
-        """Request the end of the run. Messages that wait in its session stay."""
+        """Request the end of the run.
+
+        Waiting messages of the session stay queued.
+        """
         _LOG.info("run.interrupted", run_id=self.run_id, reason=reason)
         self.cancel()
 
@@ -100,8 +103,6 @@ _REFUSED = (SendErrorKind.FORBIDDEN, SendErrorKind.BAD_FORMAT)
 
 @dataclass(frozen=True, slots=True)
 class _SeenReaction:
-    """A reaction that a chat shows."""
-
     adapter: BasePlatformAdapter
     source: SessionSource
     message_id: str
@@ -109,10 +110,7 @@ class _SeenReaction:
 
 
 class SeenMarks:
-    """Adds "seen" reactions to messages, and removes them.
-
-    After a chat has refused a reaction, the bot adds none there until the next start.
-    """
+    """Adds "seen" reactions to messages, and removes the reactions later."""
 
     def __init__(self, adapters: Mapping[Platform, BasePlatformAdapter], timer: Timer) -> None:
         self._adapters = adapters
@@ -122,7 +120,7 @@ class SeenMarks:
         self._refusing: OrderedDict[tuple[Platform, str], None] = OrderedDict()
 
     def show(self, event: MessageEvent) -> None:
-        """Add a reaction to a stored message that will be answered. Do not retry a failure."""
+        """Add a reaction to a stored message that will be answered."""
         source, inbound_id, message_id = event.source, event.inbound_id, event.message_id
         if source is None or inbound_id is None or message_id is None or inbound_id in self._marks:
             return
@@ -147,7 +145,7 @@ class SeenMarks:
                 self._tasks.start(self._take_away(marking), name="take a mark away")
 
     async def close(self) -> None:
-        """Stop pending changes. Reactions that a chat already shows stay."""
+        """Stop all pending changes of reactions."""
         await self._tasks.close()
 
     async def _mark(
@@ -169,7 +167,7 @@ class SeenMarks:
         return None
 
     async def _take_away(self, marking: "asyncio.Task[_SeenReaction | None]") -> None:
-        """Remove a reaction as soon as the rate limits allow it. The platform's response does not matter."""
+        """Remove a reaction as soon as the rate limits allow the call."""
         await asyncio.wait({marking})
         mark = None if marking.cancelled() or marking.exception() else marking.result()
         if mark is None:
@@ -184,10 +182,7 @@ class SeenMarks:
 
 
 async def _in_its_turn(call: Callable[[], Awaitable[SendResult]], timer: Timer) -> None:
-    """Repeat a call for about a minute, until the platform's limits allow it.
-
-    The result of the call does not matter.
-    """
+    """Repeat a call for about a minute, until the platform's rate limits allow the call."""
     for _ in range(_TURNS):
         result = await call()
         if result.error != TOO_OFTEN:
@@ -196,7 +191,10 @@ async def _in_its_turn(call: Callable[[], Awaitable[SendResult]], timer: Timer) 
 
 
 class StreamingPresenter:
-    """Shows active runs in their chats. A failure to show a run does not affect the run."""
+    """Shows active runs in their chats.
+
+    A failure to show a run does not affect the run.
+    """
 
     def __init__(
         self,
@@ -231,13 +229,13 @@ class StreamingPresenter:
         return any(message_id in run.answers for run in self.runs.values())
 
     def keep_waiting(self, source: SessionSource, message_id: str, notice_id: str) -> None:
-        """Remember the id of a notice that must be removed when an agent begins to process a message."""
+        """Remember the id of a notice that is removed when an agent begins to process a message."""
         self.waiting[source.platform, source.chat_id, message_id] = notice_id
         if len(self.waiting) > _MAX_MARKS:
             self.waiting.popitem(last=False)
 
     def end_waiting(self, source: SessionSource, message_ids: Iterable[str]) -> None:
-        """Remove the notices in chats which say that messages are waiting."""
+        """Remove the notices which say that messages are waiting."""
         adapter = self.adapters.get(source.platform)
         for message_id in message_ids:
             notice_id = self.waiting.pop((source.platform, source.chat_id, message_id), None)
@@ -246,12 +244,12 @@ class StreamingPresenter:
                 self._tasks.start(_in_its_turn(removing, self._timer), name="remove a notice")
 
     async def close(self) -> None:
-        """Stop updates that do not belong to a run."""
+        """Stop all pending changes of typing indicators, notices and reactions."""
         await self._tasks.close()
         await self.seen.close()
 
     def holds_requests(self, thread_id: str) -> bool:
-        """Return whether the senders on a thread keep a request open until they get the answer."""
+        """Return whether senders on a thread keep a request open until the answer arrives."""
         platform = unquote(build_outbox_target(thread_id).partition("/")[0])
         return any(
             adapter.capabilities.holds_requests and name.value == platform
@@ -262,7 +260,11 @@ class StreamingPresenter:
     async def shown(
         self, activation: RunActivation, cancel: Callable[[], object]
     ) -> AsyncIterator["asyncio.Queue[AgentEvent | None] | None"]:
-        """Show a run while the block executes it. The yielded queue, if any, gets the events."""
+        """Show a run in its chat while the `with` block executes the run.
+
+        The chat shows the events that are put into the yielded queue. If the run is not shown, None is
+        yielded.
+        """
         try:
             address = await self.sessions.find_place(activation.thread_id, activation.messages)
         except PostroomError as error:
@@ -305,10 +307,7 @@ class StreamingPresenter:
         deltas: "asyncio.Queue[AgentEvent | None]",
         tasks: Tasks,
     ) -> None:
-        """Update the draft as the answer grows, within the platform's rate limits.
-
-        Text that arrives too soon after an update is shown later, even if no more text follows.
-        """
+        """Update the draft as the answer grows, within the platform's rate limits."""
         shown, label = await self._find_draft(adapter, source.chat_id, run), self.sessions.label(source)
         between, is_begun = "", False
         alarm: asyncio.Task[None] | None = None
@@ -345,14 +344,14 @@ class StreamingPresenter:
                 step = await asyncio.shield(shown.step)
 
     async def _begin_again(self, adapter: BasePlatformAdapter, chat_id: str, shown: Shown) -> None:
-        """Restart the draft. Notify a channel that cannot withdraw text it has already sent."""
+        """Restart the draft for another attempt of the run."""
         shown.draft.begin_again()
         if shown.is_open and shown.message_id is not None and adapter.capabilities.holds_requests:
             await adapter.edit_message(chat_id, shown.message_id, "", {"begins_again": True, "draft": True})
         shown.is_open = False
 
     async def _find_draft(self, adapter: BasePlatformAdapter, chat_id: str, run: RunInChat) -> Shown:
-        """Return the draft of a run. A retry continues the draft of the earlier attempt."""
+        """Return the draft of a run, or the draft of an earlier attempt of the run."""
         shown = self.drafts.get(run.run_id)
         if shown is not None:
             await self._begin_again(adapter, chat_id, shown)
@@ -371,9 +370,9 @@ class StreamingPresenter:
     async def left_draft(
         self, adapter: BasePlatformAdapter, key: str, run_id: str, asked_by: str | None = None
     ) -> str | None:
-        """Return the id of the draft that an earlier process showed for a run, or None if there is none.
+        """Return the id of the draft that an earlier process showed for a run, or None.
 
-        A draft that was kept for a question is returned only if `asked_by` names that question.
+        A draft that became the text of a question is returned only if `asked_by` names the question.
         """
         if not _outlives(adapter.capabilities):
             return None
@@ -389,9 +388,9 @@ class StreamingPresenter:
     async def leave_to_question(
         self, adapter: BasePlatformAdapter, key: str, run_id: str, message_id: str, asked_by: str
     ) -> None:
-        """Turn the run's draft into the text of a question. The run's next draft is a new message.
+        """Keep the draft of a run as the text of a question.
 
-        `asked_by` is the key of the question's outbox row.
+        The next draft of the run is a new message. `asked_by` is the key of the question's outbox row.
 
         Raises:
             StoreError: The change could not be stored. The run's answer would replace the question's text.
@@ -452,17 +451,17 @@ def answered_by(activation: RunActivation) -> tuple[str, ...]:
 
 
 def _outlives(capabilities: ChannelCapabilities) -> bool:
-    """Return whether drafts are messages, which stay in the chat if the process ends."""
+    """Return whether drafts are messages that stay in the chat if the process ends."""
     return capabilities.edits and not capabilities.streams
 
 
 def shows_drafts(capabilities: ChannelCapabilities) -> bool:
-    """Return whether a channel can show an answer while it is written."""
+    """Return whether a channel can show an answer while the agent writes the answer."""
     return capabilities.streams or capabilities.edits
 
 
 class _DeltaSink:
-    """Forwards the events of a run. Events of the answer also reach the draft, and the text is collected."""
+    """A sink that forwards the events of a run and collects the text of the answer."""
 
     def __init__(self, sink: EventSink, deltas: "asyncio.Queue[AgentEvent | None] | None") -> None:
         self._sink = sink
@@ -475,7 +474,7 @@ class _DeltaSink:
         return "".join(self._text).strip()
 
     async def emit(self, event: AgentEvent) -> None:
-        """Forward an event. Never wait for a reader."""
+        """Forward an event without waiting for a reader."""
         if isinstance(event, TextDelta | ReasoningDelta | StreamReset | StepEnd | RunRetrying):
             if isinstance(event, TextDelta):
                 self._text.append(event.delta)
@@ -489,7 +488,7 @@ class _DeltaSink:
 
 
 class ChatExecutor(ExecutorAround):
-    """Executes runs through another executor, and shows the runs of chats while they execute."""
+    """Executes runs through another executor, and shows chat runs in their chats."""
 
     def __init__(
         self, within: RunDispatchExecutor, presenter: StreamingPresenter, files: FilesOf | None = None
@@ -499,7 +498,7 @@ class ChatExecutor(ExecutorAround):
         self._files = files
 
     def waits_for_outages(self, thread_id: str) -> bool:
-        """Return whether this thread's runs are retried for minutes after a failure that may be an outage."""
+        """Return whether the failed runs of a thread are retried for minutes, in case of an outage."""
         return not self._presenter.holds_requests(thread_id)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:

@@ -29,10 +29,10 @@ class ToPeople:
         self._intake_log, self._mail = intake_log, mail
 
     async def pass_on(self, event: MessageEvent, source: SessionSource, session: ChatSession) -> str | None:
-        """Send a message, once, to the person who answers.
+        """Mail a chat message to the person who answers in place of an agent.
 
-        A repeated call for the same message sends nothing. Return the reason if the mail was refused, or None
-        if it was sent.
+        A second call for a message sends nothing. Return the reason why the mail was refused, or None if the
+        mail was sent.
 
         Raises:
             StoreError: The mail may or may not have been stored. The message still waits.

@@ -61,7 +61,7 @@ def spoken_words(text: str) -> str:
 
 
 class Voices:
-    """Speaks answers in chats that have turned on speech, and sends the audio after the text."""
+    """Speaks the answers in chats that have turned on speech."""
 
     at_once = 4
     together = False
@@ -82,7 +82,7 @@ class Voices:
         self._speaking = Tasks("voices")
 
     def serves(self, target: str) -> bool:
-        """Return whether the bot of this outbox target is connected in this process."""
+        """Return whether the bot of an outbox target is connected in this process."""
         return self._delivery.serves(target)
 
     async def close(self) -> None:
@@ -92,7 +92,7 @@ class Voices:
     async def build_draft(
         self, row: OutboxMessage, reply: Reply, source: SessionSource
     ) -> OutboxDraft | None:
-        """Return the outbox row for the voice message of a reply, or None if the reply is not to be spoken.
+        """Return the outbox row for the voice message of a reply, or None if the reply is not spoken.
 
         Raises:
             StoreError: The chat's setting could not be read.
@@ -110,7 +110,7 @@ class Voices:
         return replace(voice.draft(f"voice/{row.outbox_id}"), kind=VOICE_KIND)
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Speak one answer and send the audio, or return when to retry.
+        """Convert an answer to speech, send the audio, and return the outcome.
 
         A failed voice message does not become a dead letter.
 
@@ -165,7 +165,7 @@ class Voices:
         return self._give_up(row, reply, why)
 
     async def _spoken(self, row: OutboxMessage, reply: Reply, adapter: BasePlatformAdapter) -> ChatFile:
-        """Return the audio of an answer as a stored file. Reuse audio that an earlier attempt has stored."""
+        """Return the audio of an answer as a stored file."""
         message_id = f"voice/{row.outbox_id}"
         stored = await self._stores.files.files(reply.thread_id, [message_id])
         if stored:
@@ -194,7 +194,7 @@ class Voices:
         return file
 
     def _give_up(self, row: OutboxMessage, reply: Reply, why: str) -> Performed:
-        """Log why a voice message cannot be sent, and tell the chat in one sentence."""
+        """Log why a voice message cannot be sent, and tell the chat."""
         _LOG.warning("voice.not_sent", target=row.target, thread_id=reply.thread_id, reason=why)
         notice = replace(reply, kind=ReplyKind.NOTICE, text=wording.NOT_SPOKEN).draft(
             f"unspoken/{row.outbox_id}"

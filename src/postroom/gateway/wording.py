@@ -1,9 +1,11 @@
 """All texts that the gateway itself writes to people."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from postroom.contracts import runs
 from postroom.contracts.chat_links import LinkOutcome
+from postroom.contracts.clock import iso
 from postroom.contracts.errors import (
     AgentNotFound,
     ContentFiltered,
@@ -21,12 +23,21 @@ from postroom.contracts.errors import (
     Unauthorized,
 )
 from postroom.contracts.inference import MISPLACED_RESULT
+from postroom.contracts.quoting import one_line
 from postroom.contracts.runs import RunRecord, TerminationKind, TerminationReason
+from postroom.contracts.work import FailedRuns
+
+_MAX_FAILURES: Final = 20
+_SHOWN: Final = 200
+"""Maximum number of characters of an error in the list of failed runs."""
 
 NO_ANSWER = "(The agent ended without an answer.)"
 ANSWER_NOT_STORED = "The answer to this message is no longer stored. Send the message again."
 STOPPED = "Stopped."
-NO_LONGER_ASKED = "Stopped. This question is no longer open."
+RETRY_FAILED = (
+    "Retry or dismiss them on the first page, or with `postroom runs replay` and `postroom runs discard`."
+)
+NO_LONGER_ASKED = "This question is no longer open."
 CUT_OFF = "(The answer is cut off: it reached the model's limit of tokens.)"
 _OVER_A_LIMIT = {
     "wall_timeout": "Stopped: the run reached its time limit.",
@@ -49,7 +60,7 @@ EDITED_UNREAD = (
 
 
 def edited_into(command: str) -> str:
-    """Return the notice that a message was edited into a command, and is neither performed nor read."""
+    """Return the notice that a message was withdrawn because an edit made it a command."""
     return (
         f"You changed the message to the command {command}, so the message was withdrawn. The command was "
         "not executed: send it as a new message."
@@ -98,7 +109,7 @@ def not_read(parts: Sequence[str]) -> str:
 
 
 def nothing_to_read(parts: Sequence[str]) -> str:
-    """Return the refusal of a message without a readable part."""
+    """Return the refusal of a message that contains nothing readable."""
     return f"I cannot read {', '.join(parts)}: please write it as text." if parts else NOTHING_TO_READ
 
 
@@ -133,10 +144,9 @@ def _plain(error: str | None) -> str:
 
 
 def failure_for_caller(run: RunRecord, most: int = 1_000) -> str:
-    """Return the reason for a failure that a caller of the API sees.
+    """Return the reason for a run's failure, as an API caller sees it.
 
-    The reason contains the run id instead of the provider's error text. Operators can find that text by the
-    run id.
+    The reason contains the run id instead of the provider's error text.
     """
     reason = run.termination
     if reason is None or reason.type is not TerminationKind.ERROR:
@@ -167,11 +177,9 @@ def behind_question(how: str) -> str:
 
 def queued(ahead: int) -> str:
     """Return the notice that a message waits for earlier messages."""
-    return f"Queued: {_messages(ahead)} before it." if ahead else "Queued: it is next."
-
-
-def _messages(number: int) -> str:
-    return "1 message" if number == 1 else f"{number} messages"
+    if not ahead:
+        return "Queued: it is next."
+    return f"Queued: {'1 message' if ahead == 1 else f'{ahead} messages'} before it."
 
 
 def queue_full(most: int) -> str:
@@ -180,7 +188,7 @@ def queue_full(most: int) -> str:
 
 
 def describe_end(run: RunRecord) -> str:
-    """Return the text that a chat gets when a run ends: its answer, or why there is no answer."""
+    """Return the text that a chat gets at the end of a run: the answer, or why there is no answer."""
     reason = run.termination
     if run.final_output and (reason is None or reason.type is not TerminationKind.ERROR):
         return "\n\n".join(filter(None, (run.final_output, _mark(reason))))
@@ -192,7 +200,23 @@ def describe_end(run: RunRecord) -> str:
         case TerminationKind.BLOCKED:
             return f"The agent was not allowed to continue: {_short(reason.value)}"
         case TerminationKind.ERROR:
-            return _failure_sentence(reason)
+            why = _plain(reason.value)
+            match reason.detail:
+                case ContextOverflow.code:
+                    return (
+                        "This message exceeds the model's context and was skipped: send it in smaller parts."
+                    )
+                case RequestRefused.code | ContentFiltered.code:
+                    return "The model rejected this message, and it was skipped: rephrase it, or continue."
+                case Unauthorized.code | ModelNotFound.code | NoModelEndpoint.code:
+                    return (
+                        f"The agent could not answer: {why}. Tell the operator. After the fix, send /retry."
+                    )
+                case AgentNotFound.code | RunnerNotFound.code:
+                    plain = why.removeprefix(f"{RunnerNotFound.branch}: ")
+                    return f"No agent answers: {plain}; tell the operator. After the fix, send /retry."
+                case _:
+                    return f"The agent could not answer: {why}"
         case _:
             return _mark(reason) or NO_ANSWER
 
@@ -209,30 +233,13 @@ def _mark(reason: TerminationReason | None) -> str:
     return ""
 
 
-def _failure_sentence(reason: TerminationReason) -> str:
-    """Return a sentence with the reason for a missing answer, and with the way to get an answer."""
-    why = _plain(reason.value)
-    match reason.detail:
-        case ContextOverflow.code:
-            return "This message exceeds the model's context and was skipped: send it in smaller parts."
-        case RequestRefused.code | ContentFiltered.code:
-            return "The model rejected this message, and it was skipped: rephrase it, or continue."
-        case Unauthorized.code | ModelNotFound.code | NoModelEndpoint.code:
-            return f"The agent could not answer: {why}. Tell the operator. After the fix, send /retry."
-        case AgentNotFound.code | RunnerNotFound.code:
-            plain = why.removeprefix(f"{RunnerNotFound.branch}: ")
-            return f"No agent answers: {plain}; tell the operator. After the fix, send /retry."
-        case _:
-            return f"The agent could not answer: {why}"
-
-
 def _short(text: str | None, most: int = 300) -> str:
     line = " ".join((text or "the reason is unknown").split())
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def pairing(platform: str, code: str, lifetime: str) -> str:
-    """Return the reply to a stranger with a pairing code."""
+    """Return the reply that gives a stranger a pairing code."""
     return (
         f"I do not know you yet. Ask the owner of this server to run `postroom gateway pair {platform} "
         f"{code}`. The code is valid for {lifetime}."
@@ -240,7 +247,7 @@ def pairing(platform: str, code: str, lifetime: str) -> str:
 
 
 def link_code(code: str, minutes: int, linked: Sequence[str]) -> str:
-    """Return the instructions for linking a chat with another chat, and the list of its current links."""
+    """Return the instructions for linking two chats, and the list of existing links."""
     already = f"Linked with {', '.join(linked)}. " if linked else ""
     return (
         f"{already}Send /link {code} in your other chat within {minutes} minutes. Keep it secret: "
@@ -278,12 +285,12 @@ def not_passed_on(person: str, why: str) -> str:
 
 
 def passed_on_from(who: str, platform: str) -> str:
-    """Return the subject of mail that a chat sends to a person."""
+    """Return the subject of the mail that passes a chat message on to a person."""
     return f"{_short(who, 100)} on {platform}"
 
 
 def left_behind(files: int) -> str:
-    """Return the notice for a person that the files of a message are only in the chat."""
+    """Return the notice that the files of a message are only in the chat."""
     return f"({files} {'file is' if files == 1 else 'files are'} in the chat, and not included here.)"
 
 
@@ -298,12 +305,12 @@ def unknown_command(name: str) -> str:
 
 
 def not_read_by(command: str, takes: str, words: str) -> str:
-    """Return the notice which says that a command does not accept its arguments."""
+    """Return the error message for a command with invalid arguments."""
     return f"Not done: /{command} takes {takes}, and you wrote {_short(words, 60)!r}."
 
 
 def agent_gone(agent: str) -> str:
-    """Return the notice that the chosen agent no longer answers."""
+    """Return the notice that the agent chosen in a chat no longer answers."""
     return f"{agent}, your chosen agent, no longer answers in this chat. /agent lists the available agents."
 
 
@@ -313,12 +320,12 @@ def reminder(text: str) -> str:
 
 
 def too_many_schedules(most: int) -> str:
-    """Return the notice that a schedule is refused, because the session has too many schedules."""
+    """Return the notice that a session has too many schedules."""
     return f"Rejected: this chat already has {most}; /every stop <number> removes one."
 
 
 def too_much_forgotten(most: int) -> str:
-    """Return the notice that no more runs of a conversation can be undone."""
+    """Return the notice that the limit of undone runs is reached."""
     return (
         f"Not done: {most} exchanges of this conversation were already removed. /new starts a new "
         "conversation."
@@ -367,6 +374,21 @@ NO_MODELS = "There are no models to choose from; the operator lists them in [age
 
 
 def used_up(read: int, written: int, cost_micros: int) -> str:
-    """Return the line that shows the number of tokens of an answer, and its cost if the prices are known."""
+    """Return a line with the number of tokens and the cost of an answer."""
     cost = f", cost {cost_micros / 1_000_000:.4f} USD" if cost_micros else ""
     return f"{read:,} tokens read, {written:,} written{cost}"
+
+
+def failures(groups: Sequence[FailedRuns]) -> str:
+    """Return the text that lists failed runs, which are grouped by agent and error."""
+    lines = ["Failed runs:"]
+    for one in groups[:_MAX_FAILURES]:
+        whose = f"{one.agent}@{one.project}" if one.project else f"{one.agent} in {one.chat}"
+        times = "" if len(one.run_ids) == 1 else f" {len(one.run_ids)} times, last"
+        lines.append(
+            f"- {one_line(whose)} failed{times} at {iso(one.newest_at)}: {one_line(one.why)[:_SHOWN]} "
+            f"(run {one.run_ids[0]})"
+        )
+    if len(groups) > _MAX_FAILURES:
+        lines.append(f"And {len(groups) - _MAX_FAILURES} other failures.")
+    return "\n".join([*lines, RETRY_FAILED])

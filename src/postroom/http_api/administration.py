@@ -24,9 +24,9 @@ _YES = {"yes": "true", "": "false"}
 
 
 def administration_routes(operations: Iterable[Operation], services: Mapping[type[Any], Any]) -> list[Route]:
-    """Return a route for each address of the operations that one of `services` implements.
+    """Return the routes for the administration operations of the services in `services`.
 
-    If `services` contains a `LongWork`, this object tracks the progress of long requests.
+    A `LongWork` object in `services` tracks the progress of long requests.
     """
     by_path: dict[str, dict[str, Operation]] = {}
     for operation in operations:
@@ -62,7 +62,7 @@ def _route(path: str, rows: Mapping[str, Operation], services: Mapping[type[Any]
 
 
 def read_query(request: Request, kind: type[S]) -> S:
-    """Convert the query parameters to a command.
+    """Convert the query parameters of a request to an object of the type `kind`.
 
     Raises:
         InvalidArgument: The parameters do not match the type.
@@ -80,14 +80,13 @@ def read_query(request: Request, kind: type[S]) -> S:
 
 
 def _choices(kind: type[Any], said: str) -> str:
-    """Return the values that the field at fault can have, or an empty text if it has no fixed choices."""
     kinds = (kinds_in(field.type) for field in msgspec.structs.fields(kind) if field.name == place_of(said))
     choices = [get_args(member) for members in kinds for member in members if get_origin(member) is Literal]
     return f"`{place_of(said)}` must be one of: {', '.join(map(str, choices[0]))}" if choices else ""
 
 
 async def read_body(request: Request, kind: type[D]) -> D:
-    """Convert a JSON body to a value of this type.
+    """Convert the JSON body of a request to an object of the type `kind`.
 
     Raises:
         InvalidArgument: The body does not match the type.

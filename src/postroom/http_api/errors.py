@@ -25,7 +25,7 @@ A client that finds metadata would start OAuth, which is not supported.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """An error to return as a response."""
+    """An error with the status, code and details of an HTTP response."""
 
     status: int
     code: str
@@ -37,7 +37,7 @@ class Problem:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def response(self, request_id: str) -> Response:
-        """Return the error response as problem JSON."""
+        """Return the error as a response with problem JSON (RFC 9457)."""
         document = {
             "type": f"urn:postroom:problem:{self.code}",
             "title": self.code.replace("_", " ").capitalize(),
@@ -59,9 +59,9 @@ class Problem:
 
 
 def to_problem(error: errors.PostroomError, operation: Operation | None = None) -> Problem:
-    """Convert an error to its HTTP form, without the rejected value if it is an access error.
+    """Convert an error to the HTTP form; an access error does not repeat the rejected value.
 
-    `operation` is the operation that failed, if the request has reached one.
+    `operation` is the failed operation, or None if the request has not reached an operation.
     """
     status, details = status_of(error), error.details
     refused = details.get("recipients")
@@ -95,7 +95,7 @@ def to_problem(error: errors.PostroomError, operation: Operation | None = None) 
 
 
 def reported(error: errors.PostroomError, operation: Operation | None = None) -> Problem:
-    """Convert an error to its HTTP form, and log it if the operator must act."""
+    """Convert an error to the HTTP form, and log server errors."""
     problem = to_problem(error, operation)
     if problem.status >= 500:
         _LOG.error("http.failed", code=error.code, reason=error.message, remedy=error.remedy)
@@ -103,7 +103,7 @@ def reported(error: errors.PostroomError, operation: Operation | None = None) ->
 
 
 def internal_error() -> Problem:
-    """Return the response for an unexpected error. The log has the details under the id of the request."""
+    """Return the HTTP form of an unexpected exception."""
     return Problem(
         status=500,
         code="internal_error",

@@ -8,10 +8,14 @@ response. This module does not depend on mail.
 """
 
 import asyncio
+import ipaddress
+import re
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
+from urllib.parse import quote, unquote_to_bytes
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect, Request
@@ -22,7 +26,6 @@ from postroom.contracts.errors import PostroomError, TokenRequired, TooLarge, Wr
 from postroom.contracts.tokens import RUN_PREFIX, TOKEN_PREFIX, Grant
 from postroom.http_api.errors import Problem, internal_error, reported, to_problem
 from postroom.http_api.other_servers import OtherServers
-from postroom.http_api.requests import Head, Malformed, choose_request_id, is_own_origin
 from postroom.http_api.sessions import login_address
 from postroom.log import binding, get_logger
 from postroom.mcp_server.callers import AGENT_TOKEN_SCOPE, GRANT_SCOPE, OPERATOR_SCOPE
@@ -53,6 +56,23 @@ READ_ON_SECONDS: Final = 20
 READ_ON_UNKNOWN_SECONDS: Final = 1
 """The number of seconds for which a body of another caller is still read after the response."""
 
+MAX_PATH_LENGTH: Final = 4096
+"""Maximum number of characters in a path.
+
+Python refuses to parse numbers of 4,300 digits and more. Because of this limit, no route gets such a number.
+"""
+MAX_QUERY_LENGTH: Final = 8192
+
+_AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9][a-z0-9._-]{0,254})(?::([0-9]{1,5}))?", re.I)
+_ORIGIN: Final = re.compile(r"(https?)://([^/?#@\s]+)", re.I)
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_BROKEN_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_BAD_IN_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]|(^|/)\.\.?(/|$)")
+_SINGLE: Final = (b"idempotency-key", b"host", b"origin", b"content-length", b"authorization")
+"""The headers that may occur only once. Otherwise, layers could use different values."""
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
 _LOG = get_logger(__name__)
 _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -79,10 +99,7 @@ _DISCOVERY: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPath:
-    """An address, and all addresses below it, whose handler authenticates the caller itself.
-
-    Such an address belongs to a channel, or accepts the results of runs.
-    """
+    """A path at which the handler authenticates the caller, such as the path of a chat channel."""
 
     path: str
     limit: int
@@ -96,7 +113,7 @@ class OpenPath:
     """
 
     def too_large(self, limit: int) -> "Problem | Response":
-        """Return the error response for a body that exceeds the limit, in bytes."""
+        """Return the error response for a body that exceeds the limit in bytes."""
         if self.refuse is None:
             return _too_large(limit)
         return self.refuse(413, "too_large", f"the body exceeds {limit} bytes", {})
@@ -104,7 +121,7 @@ class OpenPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardRules:
-    """The settings that decide which requests are accepted."""
+    """The settings that decide which requests the guard accepts."""
 
     host: str = "127.0.0.1"
     """The address to which the server is bound."""
@@ -121,7 +138,7 @@ class GuardRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """The functions that verify credentials, so that the guard itself never sees the valid tokens."""
+    """The functions with which the guard verifies credentials."""
 
     is_operator: Callable[[str], bool]
     sessions: Sessions
@@ -137,16 +154,90 @@ class Credentials:
     """If set, a request with the token of a run on another server is forwarded to that server."""
 
 
+class Malformed(Exception):
+    """Raised for a malformed request; the text does not quote the request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """A host name in lower case or an IP address, with an optional port."""
+
+    name: str
+    port: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """The parts of an HTTP request that the guard examines."""
+
+    method: str
+    path: str
+    host: Authority | None
+    origin: str | None
+    bearer: str | None = field(default=None, repr=False)
+    """The bearer token, or None if the request has none."""
+    cookie: str = field(default="", repr=False)
+    content_length: int = 0
+    wants_page: bool = False
+    target: str = "/"
+    """The path and query of a reading request as they were sent, or `/` for a request that changes data."""
+
+    @classmethod
+    def read(cls, scope: Scope) -> Self:
+        """Read the request head from an ASGI scope.
+
+        Raises:
+            Malformed: The path or a header is malformed.
+        """
+        path, sent = scope["path"], scope.get("raw_path") or b""
+        query = scope.get("query_string", b"")
+        if max(len(path), len(sent)) > MAX_PATH_LENGTH:
+            raise Malformed(f"the path exceeds {MAX_PATH_LENGTH} bytes")
+        if len(query) > MAX_QUERY_LENGTH:
+            raise Malformed(f"the query exceeds {MAX_QUERY_LENGTH} bytes")
+        if not query.isascii():
+            raise Malformed("the query contains bytes that must be percent-encoded")
+        if _BROKEN_ESCAPE.search(sent):
+            raise Malformed("the path contains a percent sign without two hexadecimal digits")
+        try:
+            unquote_to_bytes(sent).decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise Malformed("the path is not UTF-8") from error
+        if not path.startswith("/") or _BAD_IN_PATH.search(path):
+            raise Malformed("the path contains control characters, backslashes or dot segments")
+        # The values of each header.
+        values: dict[bytes, list[str]] = {}
+        for name, value in scope["headers"]:
+            values.setdefault(name, []).append(value.decode("latin-1").strip())
+        for name in _SINGLE:
+            if len(values.get(name, ())) > 1:
+                raise Malformed(f"the header {name.decode()} occurs {len(values[name])} times")
+        length = values.get(b"content-length", ["0"])[0]
+        scheme, _, token = values.get(b"authorization", [""])[0].partition(" ")
+        if not (length.isascii() and length.isdigit() and len(length) <= 18):
+            raise Malformed("the header content-length is not a valid length")
+        target = (sent or quote(path).encode()) + (b"?" + query if query else b"")
+        return cls(
+            method=scope["method"],
+            path=path,
+            host=_read_authority(values.get(b"host", [""])[0]),
+            origin=values.get(b"origin", [None])[0],
+            bearer=token.strip() if scheme.lower() == "bearer" else None,
+            cookie="; ".join(values.get(b"cookie", ())),
+            content_length=int(length),
+            wants_page="text/html" in ",".join(values.get(b"accept", ())).lower(),
+            target=target.decode("latin-1") if scope["method"] == "GET" else "/",
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Admitted:
-    """The caller of an accepted request."""
-
     caller: Caller
     grant: Grant | None = None
 
 
 class Guard:
-    """Rejects forbidden requests, passes on permitted requests, and completes the headers of responses."""
+    """Middleware that rejects forbidden requests and adds headers to responses."""
 
     def __init__(self, app: ASGIApp, rules: GuardRules, credentials: Credentials) -> None:
         self._app = app
@@ -167,11 +258,13 @@ class Guard:
         self._agents = _below(mcp_path, REST)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI connection. Web sockets are not supported."""
+        """Handle one ASGI connection; web sockets are rejected."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
         elif scope["type"] == "http":
-            request_id = choose_request_id(scope["headers"])
+            ids = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"]
+            is_given = len(ids) == 1 and _REQUEST_ID.fullmatch(ids[0])
+            request_id = ids[0] if is_given else secrets.token_hex(8)
             with binding(request_id=request_id):
                 await self._serve(_Exchange(scope, receive, send, request_id))
         else:
@@ -195,7 +288,6 @@ class Guard:
             await exchange.answer(internal_error())
 
     async def _look(self, exchange: "_Exchange") -> Problem | Response | None:
-        """Return an error response for a request, or mark the request with its caller, and return None."""
         try:
             head = Head.read(exchange.scope)
         except Malformed as error:
@@ -242,10 +334,6 @@ class Guard:
         return None
 
     def _foreign(self, head: Head) -> Problem | None:
-        """Reject cross-site requests.
-
-        A page of another site can make a browser call this server, even under a host name of that site.
-        """
         if head.host is None or head.host.name not in self._names:
             return _refusal(
                 421,
@@ -253,7 +341,7 @@ class Guard:
                 "the Host header names a host that this server does not serve",
                 "use 127.0.0.1 or localhost, or add the host to POSTROOM_ALLOWED_HOSTS",
             )
-        if head.origin is not None and not is_own_origin(head.origin, head.host, self._trusted):
+        if head.origin is not None and not _is_own_origin(head.origin, head.host, self._trusted):
             return _refusal(
                 403,
                 "foreign_origin",
@@ -264,7 +352,7 @@ class Guard:
         return None
 
     async def _caller(self, head: Head) -> _Admitted | None:
-        """Return the caller, or None if this address accepts no token or log-in of the request.
+        """Return the caller of a request, or None if the path does not accept the request's token or session.
 
         Raises:
             WrongToken: The bearer token of the request is not valid for this path.
@@ -273,15 +361,14 @@ class Guard:
         if head.bearer is not None:
             if self._credentials.is_operator(head.bearer):
                 return _Admitted(caller="operator")
-            if f"{head.path}/".startswith(self._agents) and await self._is_agent(head.bearer):
+            is_agent = self._credentials.is_agent
+            is_named = head.bearer.startswith((TOKEN_PREFIX, RUN_PREFIX))
+            may_be_agent = f"{head.path}/".startswith(self._agents) and not is_named
+            if may_be_agent and is_agent is not None and await is_agent(head.bearer):
                 return _Admitted(caller="agent")
             # Find the permissions of a named token; None for other tokens, and on paths for people.
             grant_of = self._credentials.grant_of
-            if (
-                grant_of is None
-                or not head.bearer.startswith((TOKEN_PREFIX, RUN_PREFIX))
-                or not f"{head.path}/".startswith(self._programs)
-            ):
+            if grant_of is None or not is_named or not f"{head.path}/".startswith(self._programs):
                 grant = None
             else:
                 grant = await grant_of(head.bearer)
@@ -293,21 +380,8 @@ class Guard:
             return _Admitted(caller="person")
         return None
 
-    async def _is_agent(self, token: str) -> bool:
-        is_agent = self._credentials.is_agent
-        return (
-            is_agent is not None
-            and not token.startswith((TOKEN_PREFIX, RUN_PREFIX))
-            and await is_agent(token)
-        )
-
 
 class _Exchange:
-    """A request and its response.
-
-    The exchange limits the body, completes the headers, and ensures that only one response is sent.
-    """
-
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         state = {**scope.get("state", {}), "request_id": request_id, "caller": "anyone"}
         self.scope: MutableMapping[str, Any] = {**scope, "state": state}
@@ -333,7 +407,6 @@ class _Exchange:
         bearer: str | None,
         too_large: Callable[[int], Problem | Response],
     ) -> None:
-        """Record the caller for the inner layers."""
         self._limit, self._too_large = limit, too_large
         self.scope["state"]["caller"] = admitted.caller
         self.scope[OPERATOR_SCOPE] = admitted.caller == "operator"
@@ -343,7 +416,6 @@ class _Exchange:
             self.scope[GRANT_SCOPE] = admitted.grant
 
     async def receive(self) -> Message:
-        """Pass on the body. If the body becomes too large, send an error, and end the body for its reader."""
         if self._overrun:
             return {"type": "http.disconnect"}
         message = await self._next()
@@ -356,12 +428,10 @@ class _Exchange:
         return message
 
     async def send(self, message: Message) -> None:
-        """Pass on the response of the application, unless the guard has sent a response already."""
         if not self._ours:
             await self._pass(message)
 
     async def answer(self, found: Problem | Response) -> None:
-        """Send an error response. If another response has started already, close the connection instead."""
         if self._begun:
             return
         self._ours = True
@@ -406,7 +476,6 @@ _HOW_TO_PROVE: Final = (
 
 
 def _below(*paths: str) -> tuple[str, ...]:
-    """Return paths with a slash at the end, so that they are prefixes of all paths below."""
     return tuple(f"{path}/" for path in paths)
 
 
@@ -422,3 +491,38 @@ def _too_large(limit: int) -> Problem:
             remedy="send less data in one request; the limits are settings of the server",
         )
     )
+
+
+def _read_authority(text: str) -> Authority | None:
+    """Parse `name`, `name:port` or `[address]:port`; return None for any other text."""
+    match = _AUTHORITY.fullmatch(text)
+    if match is None:
+        return None
+    port = int(match[2]) if match[2] else None
+    name = match[1].lower()
+    if name.startswith("["):
+        try:
+            name = ipaddress.IPv6Address(name[1:-1]).compressed
+        except ValueError:
+            return None
+    return None if port is not None and port > 65535 else Authority(name=name, port=port)
+
+
+def _is_own_origin(origin: str, host: Authority, trusted: frozenset[str]) -> bool:
+    """Return whether an origin belongs to this server.
+
+    The origin must have the host and port of the request, or a trusted host name. With a trusted host name,
+    the origin must have the port of the request or the default port.
+    """
+    match = _ORIGIN.fullmatch(origin)
+    author = _read_authority(match[2]) if match else None
+    if match is None or author is None:
+        return False
+    usual = _DEFAULT_PORTS[match[1].lower()]
+    port = author.port or usual
+    own_port = host.port or usual
+    if author.name == host.name and author.name not in trusted:
+        return match[1].lower() == "http" and port == own_port  # only proxies have https
+    if author.name == host.name:
+        return port == own_port
+    return author.name in trusted and port in (usual, own_port)

@@ -12,13 +12,13 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class LongWork:
-    """Tracks the progress of the operator's long requests. Waiting commands poll the progress."""
+    """Tracks the progress of long requests, which commands poll."""
 
     def __init__(self) -> None:
         self._far: dict[str, tuple[str, int, int]] = {}
 
     def watched(self, path: str, endpoint: Endpoint) -> Endpoint:
-        """Wrap the endpoint of a path, so that the progress of its work can be polled."""
+        """Return an endpoint that records the progress of each request."""
 
         def note(doing: str, done: int = 0, total: int = 0) -> None:
             self._far[path] = doing, done, total
@@ -33,6 +33,6 @@ class LongWork:
         return answer
 
     async def progress(self, of: str) -> ProgressView:
-        """Return the progress of the request that was sent to the path `of`."""
+        """Return the progress of the current long request to the path `of`."""
         doing, done, total = self._far.get(of, ("", 0, 0))
         return {"doing": doing, "done": done, "total": total}

@@ -60,27 +60,17 @@ class OtherServers:
     """Forwards requests to the other servers that share the database."""
 
     def __init__(self, leases: Leases, clock: Clock) -> None:
-        """`leases` lists the servers of the database.
-
-        The name of each server, including this one, begins with the name of its machine.
-        """
         self._leases, self._this, self._clock = leases, leases.holder, clock
         self._secret = ""
         self._host = leases.holder.partition("/")[0]
         self._reading = Tasks("other servers")
 
     def know(self, secret: str) -> None:
-        """Set the secret that all servers of the database have.
-
-        The secret proves who made a forwarded request.
-        """
+        """Set the secret with which the servers of a database sign forwarded requests."""
         self._secret = secret
 
     def believe(self, scope: Scope) -> None:
-        """Restore the caller and the scheme of a request that another server has forwarded.
-
-        A request that was not forwarded does not change.
-        """
+        """Restore the original caller and scheme of a request that another server has forwarded."""
         headers = Headers(scope=scope)
         timestamp, _, proof = headers.get(PASSED_ON, "").partition(" ")
         client, scheme = headers.get(_CLIENT, ""), headers.get(_SCHEME, "")
@@ -90,7 +80,7 @@ class OtherServers:
             scope["client"], scope["scheme"] = (client, 0), scheme
 
     def headers_for(self, request: Request) -> list[tuple[bytes, bytes]]:
-        """Return the headers of a forwarded request, with the caller and a signature."""
+        """Return the headers for a forwarded request, with the original caller and a signature."""
         headers = [(name, value) for name, value in request.headers.raw if _is_forwarded_header(name, _HOP)]
         client = request.client.host if request.client else ""
         scheme = request.url.scheme
@@ -103,11 +93,11 @@ class OtherServers:
         ]
 
     async def end(self) -> None:
-        """End the responses that are still being streamed. A second call does nothing."""
+        """End all forwarded responses that are being streamed; a second call does nothing."""
         await self._reading.close()
 
     async def with_lease(self, name: str) -> Lease:
-        """Return the server that has a lease.
+        """Return the server that holds the lease `name`.
 
         Raises:
             ServerUnavailable: No server has the lease now, or this server has just got it.
@@ -121,9 +111,9 @@ class OtherServers:
         return servers[0]
 
     async def of_run(self, token: str) -> Lease | None:
-        """Return the lease of the other server that issued the token of a run.
+        """Return the lease of the other server that issued a run's token.
 
-        Return None if this server issued the token, or if the server that issued it has ended.
+        Return None if this server issued the token, or if the issuing server has ended.
         """
         tag = read_server_tag(token)
         if tag is None or tag == get_tag(self._this):
@@ -133,7 +123,7 @@ class OtherServers:
         )
 
     async def pass_on(self, request: Request, server: Lease) -> Response:
-        """Forward a request to another server, and stream its response.
+        """Forward a request to another server, and stream the server's response.
 
         Raises:
             ServerUnavailable: The request has been forwarded already, or the other server does not answer. A
@@ -145,9 +135,10 @@ class OtherServers:
         return self._respond(*await self._forward(request, server))
 
     async def first(self, request: Request, *, unless: int) -> Response | None:
-        """Send a request to the other servers one by one, until the status of a response is not `unless`.
+        """Forward a request to the other servers, one at a time, until a server can answer the request.
 
-        Return this response, or None if no server sent one.
+        A response with the status `unless` means that the server cannot answer. Return None if no server can
+        answer.
         """
         if PASSED_ON in request.headers:
             return None
@@ -165,11 +156,25 @@ class OtherServers:
         return None
 
     async def _forward(self, request: Request, server: Lease) -> "tuple[httpx2.AsyncClient, httpx2.Response]":
-        """Send a request to another server.
+        """Send a request to another server, and return the HTTP client and the response.
 
-        Return the client and the response as soon as its headers have arrived.
+        Raises:
+            ServerUnavailable: The other server does not answer, or is on another machine and listens only on
+                loopback.
         """
-        url = f"{self._address(server)}{request.scope['raw_path'].decode('ascii').partition('?')[0]}"
+        host, address = str(server.about.get("host")), urlsplit(str(server.about.get("address")))
+        at = ipaddress.ip_address(address.hostname or "0.0.0.0")  # noqa: S104 - compared, not bound
+        is_here = host == self._host
+        if at.is_loopback and not is_here:
+            raise ServerUnavailable(
+                f"the server on {host} is responsible, but it listens only on loopback",
+                value=host,
+                remedy=_TRY,
+            )
+        place = address.geturl()
+        if at.is_unspecified:
+            place = f"http://{'localhost' if is_here else host}:{address.port}"
+        url = f"{place}{request.scope['raw_path'].decode('ascii').partition('?')[0]}"
         query = request.scope["query_string"].decode("ascii")
         client = await asyncio.to_thread(_client)  # on a thread: the first call loads the library
         outgoing = client.build_request(
@@ -201,7 +206,7 @@ class OtherServers:
         return response
 
     async def _content(self, client: "httpx2.AsyncClient", answer: "httpx2.Response") -> AsyncIterator[bytes]:
-        """Yield the bytes of a response. If an event stream breaks off, end it normally.
+        """Yield the bytes of a response; an interrupted event stream ends without an error.
 
         Raises:
             ClientDisconnect: Another response broke off, so that it must also break off for the client.
@@ -226,47 +231,28 @@ class OtherServers:
         finally:
             await _close(client, answer)
 
-    def _address(self, server: Lease) -> str:
-        """Return the address at which this server can call another server.
-
-        Raises:
-            ServerUnavailable: The other server is on another machine, and listens only on loopback.
-        """
-        host, address = str(server.about.get("host")), urlsplit(str(server.about.get("address")))
-        at = ipaddress.ip_address(address.hostname or "0.0.0.0")  # noqa: S104 - compared, not bound
-        is_here = host == self._host
-        if at.is_loopback and not is_here:
-            raise ServerUnavailable(
-                f"the server on {host} is responsible, but it listens only on loopback",
-                value=host,
-                remedy=_TRY,
-            )
-        if at.is_unspecified:
-            return f"http://{'localhost' if is_here else host}:{address.port}"
-        return address.geturl()
-
 
 class Believing:
-    """A middleware that restores the original caller of requests that other servers have forwarded."""
+    """Middleware that restores the original caller of forwarded requests."""
 
     def __init__(self, app: ASGIApp, others: OtherServers) -> None:
         self._app, self._others = app, others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI connection."""
+        """Handle one ASGI connection."""
         if scope["type"] == "http":
             self._others.believe(scope)
         await self._app(scope, receive, send)
 
 
 class PassedOn:
-    """A route that forwards a request if `doing` returns another server for it."""
+    """A route that forwards requests to another server if `doing` returns a server."""
 
     def __init__(self, app: ASGIApp, others: OtherServers, doing: Doing) -> None:
         self._app, self._others, self._doing = app, others, doing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or forward it to another server."""
+        """Answer a request, or forward the request to another server."""
         server = await self._doing()
         if server is None:
             await self._app(scope, receive, send)
@@ -276,12 +262,12 @@ class PassedOn:
 
 
 def get_tag(server: str) -> str:
-    """Return the tag that identifies a server in tokens: the end of its name."""
+    """Return the tag that identifies a server in tokens."""
     return server.rpartition("/")[2]
 
 
 def read_server_tag(token: str) -> str | None:
-    """Return the tag of the server that issued the token of a run, or None for another kind of token."""
+    """Return the tag of the server that issued a run's token, or None for any other token."""
     match = RUN_FORM.fullmatch(token)
     return None if match is None else match[1]
 
@@ -295,7 +281,6 @@ def _is_forwarded_header(name: bytes, without: frozenset[str]) -> bool:
 
 
 async def _next(pieces: AsyncIterator[bytes]) -> "bytes | httpx2.RequestError | None":
-    """Return the next piece of a response, the error that interrupted it, or None after the last piece."""
     import httpx2
 
     try:

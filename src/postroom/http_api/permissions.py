@@ -34,7 +34,7 @@ _LET_IN: Final[Mapping[Who, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """A URL path with its methods, and the callers who may use it."""
+    """A URL path with its HTTP methods, and the callers who may use the path."""
 
     path: str
     methods: frozenset[str]
@@ -42,7 +42,6 @@ class Permission:
 
 
 def _rows(who: Who, *told: str) -> Iterator[Permission]:
-    """Yield the rows for texts such as `GET POST /path`."""
     for line in told:
         *methods, path = line.split()
         yield Permission(path=path, methods=frozenset(methods), who=who)
@@ -55,18 +54,20 @@ _DISCOVERY: Final = ("oauth-authorization-server", "oauth-protected-resource", "
 def table(
     operations: Sequence[Operation], mcp_path: str = "/mcp", channels: Sequence[BaseRoute] = ()
 ) -> tuple[Permission, ...]:
-    """Return the table of all addresses, with the callers that each address accepts.
+    """Return the permissions for all paths of a server.
 
-    The rows of channels come first, and a later row for the same address replaces them. So the channel of a
-    plug-in cannot give access to one of postroom's own addresses.
+    A chat channel in `channels` cannot change the permission of another path.
     """
     mail = [operation for operation in operations if operation.service is None]
     administration: dict[tuple[str, Who], set[str]] = {}
     for entry in operations:
         if entry.service is not None:
             administration.setdefault((entry.path, entry.who), set()).add(entry.method)
+    of_channels: dict[str, frozenset[str]] = {}  # their handlers authenticate the callers themselves
+    for path, methods in _addresses(channels):
+        of_channels[path] = of_channels.get(path, frozenset()) | methods
     return (
-        *_of_channels(channels),
+        *(Permission(path=path, methods=taken, who=Who.PROVED_THERE) for path, taken in of_channels.items()),
         *_rows(Who.PROVED_THERE, "POST /callbacks/{dispatch_id}"),
         *_rows(Who.ANYONE, "GET /healthz", "GET /readyz", "GET POST /login", "GET /static/{name}"),
         *_rows(
@@ -144,14 +145,6 @@ _PAGES: Final = tuple(
 )
 
 
-def _of_channels(routes: Sequence[BaseRoute]) -> list[Permission]:
-    """Return the rows for the routes of channels, whose handlers authenticate their callers themselves."""
-    by_path: dict[str, frozenset[str]] = {}
-    for path, methods in _addresses(routes):
-        by_path[path] = by_path.get(path, frozenset()) | methods
-    return [Permission(path=path, methods=methods, who=Who.PROVED_THERE) for path, methods in by_path.items()]
-
-
 def _addresses(routes: Sequence[BaseRoute], below: str = "") -> Iterator[tuple[str, frozenset[str]]]:
     for route in routes:
         if isinstance(route, Mount):
@@ -161,7 +154,9 @@ def _addresses(routes: Sequence[BaseRoute], below: str = "") -> Iterator[tuple[s
 
 
 def check(who: Who | None, scope: Scope) -> None:
-    """Raise an error unless this address accepts the caller of the request.
+    """Check that a path accepts the caller of a request.
+
+    `who` is the permission of the path, or None if the path has no permission.
 
     Raises:
         InsufficientScope: A named token lacks `admin`.
@@ -191,7 +186,7 @@ _REMEDIES: Final = {
 
 
 def close(routes: Sequence[BaseRoute], permissions: Sequence[Permission], below: str = "") -> None:
-    """Put `check` in front of every route. A route or method without a row accepts nobody."""
+    """Add the permission check to every route; a route without a permission rejects all callers."""
     for route in routes:
         if isinstance(route, Mount):
             close(route.routes or (), permissions, below + route.path)
@@ -209,8 +204,6 @@ def close(routes: Sequence[BaseRoute], permissions: Sequence[Permission], below:
 
 
 class _Checked:
-    """The endpoint of a route, which is called only after `check` has accepted the caller."""
-
     def __init__(self, app: ASGIApp, who: Mapping[str, Who]) -> None:
         self._app = app
         self._who = who

@@ -19,7 +19,10 @@ CheckState = Literal["ok", "failed", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """The result of the check of a part. A state that cannot be read is `unknown`, and never `ok`."""
+    """The result of checking one part of a server.
+
+    `state` is `unknown` if the part could not be checked.
+    """
 
     name: str
     state: CheckState
@@ -30,7 +33,7 @@ class Check:
 
 
 class ReadinessView(TypedDict):
-    """Whether the server is ready; `checks` contains the `state` and the facts of each part."""
+    """The readiness of a server as JSON data; `checks` contains the results of all checks."""
 
     status: Literal["ready", "not_ready"]
     checks: dict[str, dict[str, object]]
@@ -38,7 +41,7 @@ class ReadinessView(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readiness:
-    """The result of all checks: whether the server can work now."""
+    """The results of all readiness checks."""
 
     checks: tuple[Check, ...]
 
@@ -48,7 +51,7 @@ class Readiness:
         return all(check.state == "ok" for check in self.checks if check.required)
 
     def as_dict(self) -> ReadinessView:
-        """Return the readiness as plain JSON data."""
+        """Return the readiness as JSON data."""
         return {
             "status": "ready" if self.is_ready else "not_ready",
             "checks": {check.name: {"state": check.state, **check.facts} for check in self.checks},
@@ -65,27 +68,27 @@ WINDOW: Final = timedelta(seconds=10)
 
 
 class LagMeter:
-    """The measured lags of the event loop in the last ten seconds."""
+    """Records how late the event loop ran during the last ten seconds."""
 
     def __init__(self) -> None:
         self._stopping = asyncio.Event()
         self._seen: deque[tuple[int, int]] = deque(maxlen=2 * WINDOW // EVERY)
 
     def note(self, lag: int, now: int) -> None:
-        """Record a measured lag, in milliseconds."""
+        """Record a measured lag in milliseconds."""
         self._seen.append((now, max(0, lag)))
 
     def worst(self, now: int) -> int | None:
-        """Return the longest lag of the last ten seconds in milliseconds, or None without a measurement."""
+        """Return the longest lag of the last ten seconds in milliseconds, or None if no lag was measured."""
         since = now - milliseconds(WINDOW)
         return max((lag for at, lag in self._seen if since < at <= now), default=None)
 
     def stop(self) -> None:
-        """Stop the measurement, if it runs."""
+        """Stop the measurement of the lag."""
         self._stopping.set()
 
     async def wait(self, duration: timedelta) -> bool:
-        """Wait for a duration, and return whether the meter was stopped in the meantime."""
+        """Wait for a duration; return True if the meter was stopped."""
         try:
             async with asyncio.timeout(duration.total_seconds()):
                 await self._stopping.wait()
@@ -97,9 +100,9 @@ class LagMeter:
 async def measure_lag(
     meter: LagMeter, clock: Clock, *, every: timedelta = EVERY, seconds: Callable[[], float] = time.monotonic
 ) -> None:
-    """Measure the lag four times a second, until the meter is stopped or the task is cancelled.
+    """Measure the lag of the event loop four times a second, until the meter is stopped.
 
-    `seconds` is a monotonic clock, because a change of the wall clock would look like a lag.
+    `seconds` is a monotonic clock.
     """
     pause = min(FIRST, every)
     due = seconds() + pause.total_seconds()
@@ -118,7 +121,7 @@ FRESH: Final = timedelta(seconds=1)
 
 
 async def store_check(probe: Callable[[], Awaitable[None]], *, patience: timedelta = PATIENCE) -> Check:
-    """Check the store: write a row, and read it."""
+    """Check the store by writing and reading a row."""
     started = time.monotonic()
     try:
         async with asyncio.timeout(patience.total_seconds()):
@@ -135,7 +138,7 @@ async def store_check(probe: Callable[[], Awaitable[None]], *, patience: timedel
 async def archive_check(
     backlog: Callable[[], Awaitable[Backlog]], now: int, *, patience: timedelta = PATIENCE
 ) -> Check:
-    """Check the size and age of the archive's backlog. Mail works without the archive."""
+    """Check the size and age of the archive's backlog; a failure does not make the server unready."""
     try:
         async with asyncio.timeout(patience.total_seconds()):
             value = await backlog()
@@ -153,9 +156,9 @@ async def archive_check(
 
 
 def channels_check(states: Sequence[str], *, is_running: bool, is_served: bool) -> Check:
-    """Check how many chat channels are connected. A server works without channels.
+    """Check how many chat channels are connected.
 
-    While the gateway starts, the check is required until the routes of the channels accept requests.
+    After the gateway has started, a failure does not make the server unready.
     """
     connected = sum(state == "connected" for state in states)
     state: CheckState = "ok" if connected == len(states) else "failed"
@@ -168,7 +171,7 @@ def channels_check(states: Sequence[str], *, is_running: bool, is_served: bool) 
 
 
 def backups_check(*, age_ms: int | None, code: str | None, is_on: bool, is_overdue: bool) -> Check:
-    """Check the age of the newest backup, and the result of the last attempt. No other part needs backups."""
+    """Check the age of the newest backup; a failure does not make the server unready."""
     state: CheckState = "ok" if is_on and age_ms is not None else "unknown"
     return Check(
         name="backups",
@@ -179,7 +182,7 @@ def backups_check(*, age_ms: int | None, code: str | None, is_on: bool, is_overd
 
 
 def log_check(failure: OSError | None) -> Check:
-    """Check whether the last log line could be written. Everything else works without the log."""
+    """Check that the log can be written; a failure does not make the server unready."""
     return Check(
         name="log",
         state="ok" if failure is None else "failed",
@@ -199,7 +202,7 @@ def loop_check(meter: LagMeter, now: int) -> Check:
 
 
 class FreshReadiness:
-    """Runs the checks at most once a second: the route is public, and a check writes to the store."""
+    """Runs the readiness checks at most once a second."""
 
     def __init__(self, look: Callable[[], Awaitable[Readiness]], clock: Clock) -> None:
         self._look = look
@@ -209,7 +212,7 @@ class FreshReadiness:
         self._looked_at = 0
 
     async def __call__(self) -> Readiness:
-        """Return the last result if it is less than a second old. Otherwise, run the checks."""
+        """Return the last result, or run the checks again if the result is older than a second."""
         async with self._one_at_a_time:  # waiting callers share the result
             age = self._clock.now() - self._looked_at
             if self._last is None or not 0 <= age < milliseconds(FRESH):

@@ -52,12 +52,11 @@ def routes(  # noqa: PLR0913 - the parts behind the routes, by name
     calls: Calls | None = None,
     events: EventFollowing | None = None,
 ) -> list[Route]:
-    """Return the routes of health, metrics, log-in, administration and REST.
+    """Return the routes for health, metrics, login, administration and REST.
 
-    Requests for OAuth get a clear error. `permissions` lists the callers that each route accepts. `ready`
-    checks whether the server can work. `refresh` updates the gauges of the registry before they are shown. An
-    administration operation has a route if its service is among `services`. There are REST routes only if the
-    caller passes `calls` and `events`.
+    `ready` checks whether the server can work. `refresh` updates the gauge metrics before the metrics are
+    read. An administration operation has a route if its service is in `services`. The REST routes exist only
+    if `calls` and `events` are given.
     """
     own = {LongWork: LongWork(), LoginService: login}
     # Add routes that report at once that there is no OAuth. An HTML page would confuse clients.
@@ -95,7 +94,7 @@ def routes(  # noqa: PLR0913 - the parts behind the routes, by name
 
 
 def hook_routes(hooks: Hooks, following: Following) -> list[Route]:
-    """Return the routes for hooks of client programs and of Git, and for `postroom watch`."""
+    """Return the routes for the hooks of client programs and of Git, and for `postroom watch`."""
 
     async def hook(request: Request) -> Response:
         token, grant = request.headers.get(_AGENT_TOKEN), request.scope.get(GRANT_SCOPE)
@@ -126,9 +125,9 @@ def application(
     lifespan: Lifespan[Starlette] | None = None,
     permissions: Sequence[Permission],
 ) -> Starlette:
-    """Return an application that returns every error as problem JSON, even for unknown paths and methods.
+    """Return an application in which every error response is problem JSON.
 
-    A route accepts the callers in its row of `permissions`. A route without a row accepts nobody.
+    Each route accepts the callers in `permissions`; a route without a permission rejects all callers.
     """
     close(routes, permissions)
     return Starlette(
@@ -139,11 +138,9 @@ def application(
 
 
 def callback_routes(path: str, results: RemoteExecutor, others: OtherServers | None = None) -> list[Route]:
-    """Return the routes that accept the results of runs from servers that execute agents.
+    """Return the routes at which other servers deliver the signed results of runs.
 
-    The routes need no token, because results are signed.
-
-    `others` are the other servers of the database. The server that waits for a result accepts it.
+    `others` are the servers that share the database.
     """
 
     async def result(request: Request) -> Response:
@@ -169,7 +166,6 @@ async def _oauth_is_off(_: Request) -> Response:
 
 
 def _error_response(request: Request, problem: Problem) -> Response:
-    """Return an error response in the form that callers of the address expect."""
     channel = request.scope.get(CHANNEL_SCOPE)
     if not isinstance(channel, OpenPath) or channel.refuse is None:
         return problem.response(str(request.scope.get("state", {}).get("request_id", "")))
@@ -201,7 +197,6 @@ async def _http_refusal(request: Request, error: Exception) -> Response:
 
 
 async def _failure(request: Request, _: Exception) -> Response:
-    """Return the response for an unexpected error, which is then raised again and logged by `Guard`."""
     return _error_response(request, internal_error())
 
 

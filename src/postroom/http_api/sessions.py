@@ -37,24 +37,24 @@ _LOG = get_logger(__name__)
 
 
 class Attempts:
-    """Counts failed log-ins by network address. After ten failures within a minute, an address must wait."""
+    """Counts failed logins by network address.
+
+    After ten failed logins within a minute, a network address must wait.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failures: OrderedDict[str, deque[int]] = OrderedDict()
 
     def failed(self, address: str) -> None:
-        """Record a failed log-in from an address.
-
-        Beyond a thousand addresses, the address with the oldest last failure is removed.
-        """
+        """Record a failed login from a network address."""
         self._failures.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._clock.now())
         self._failures.move_to_end(address)
         while len(self._failures) > _MAX_CALLERS:
             self._failures.popitem(last=False)
 
     def wait(self, address: str) -> int:
-        """Return the number of seconds that an address must wait, or 0 if it may try now."""
+        """Return how many seconds a network address must wait before the next login, or 0."""
         failures = self._failures.get(address, deque())
         if len(failures) < MAX_FAILURES:
             return 0
@@ -63,7 +63,7 @@ class Attempts:
 
 
 class LoginService:
-    """The routes that log people in and out."""
+    """Provides the routes for login and logout."""
 
     def __init__(
         self, sessions: Sessions, codes: LoginCodes, clock: Clock, *, is_operator: Callable[[str], bool]
@@ -75,7 +75,7 @@ class LoginService:
 
     @property
     def cookie_name(self) -> str:
-        """The name of the log-in cookie."""
+        """The name of the login cookie."""
         return self._sessions.cookie_name
 
     def routes(self) -> list[Route]:
@@ -86,7 +86,7 @@ class LoginService:
         ]
 
     async def make_link(self, request: Request, path: str) -> LinkView:
-        """Return an address that logs a person in, once and within 10 minutes, and redirects to a page.
+        """Return a URL that logs a person in and opens the page `path`.
 
         Raises:
             InvalidArgument: The path is not the path of a page.
@@ -195,19 +195,18 @@ class LoginService:
 
 
 async def _read_form(request: Request) -> dict[str, list[str]] | None:
-    """Return the fields of a form, or None if the body is not a form."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
         return None
     return parse_qs((await request.body()).decode("utf-8", "replace"))
 
 
 def login_address(then: str) -> str:
-    """Return the address of the log-in page that redirects to a page of this server."""
+    """Return the path of the login page; after the login, the person is redirected to the page `then`."""
     return "/login" if own_address(then) == "/" else f"/login?next={quote(then, safe='/')}"
 
 
 def own_address(address: str) -> str:
-    """Return an address if it is a page of this server, or else the address of the first page."""
+    """Return the address of a page of this server unchanged, or "/" for any other address."""
     return address if _OWN.fullmatch(address) else "/"
 
 

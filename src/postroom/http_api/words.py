@@ -22,7 +22,7 @@ _OPERATION: Final = "postroom.operation"
 
 
 def note_operation(request: Request, operation: Operation) -> None:
-    """Store the operation of a request, so that errors can name its fields."""
+    """Store the operation of a request, so that error messages can name the operation's fields."""
     request.scope[_OPERATION] = operation
 
 
@@ -33,7 +33,7 @@ def find_operation(scope: Any) -> Operation | None:
 
 
 def over_http(text: str, operation: Operation | None) -> str:
-    """Rewrite a message or a remedy for a caller over HTTP."""
+    """Rewrite an error message or a remedy for a caller of the HTTP interface."""
     noun = "parameter" if operation is not None and not operation.changes else "field"
     fields = () if operation is None else operation.command.__struct_fields__
 

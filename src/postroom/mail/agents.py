@@ -49,7 +49,10 @@ from postroom.mail.waking.asking import close_questions
 
 
 class WayView(TypedDict):
-    """One way. `taken` is true if a message would use it now; `why` explains either value."""
+    """A way to reach an agent with a message.
+
+    `taken` is true for the way that a new message would use. `why` gives the reason.
+    """
 
     way: str
     taken: bool
@@ -57,7 +60,10 @@ class WayView(TypedDict):
 
 
 def ways(context: ReadContext, project: Project, agent: Agent) -> list[WayView]:
-    """Return the ways to reach an agent, in the order in which they are tried, up to the first usable one."""
+    """Return the ways to reach an agent with a message, in the order of attempts.
+
+    The list ends with the first usable way.
+    """
     if agent.retired_at is not None:
         return [WayView(way=INBOX, taken=False, why="the agent is retired and receives no messages")]
     results = list[WayView]()
@@ -125,14 +131,17 @@ MAX_COMPARISONS = 1_000
 
 
 class AgentsView(TypedDict):
-    """Agents of a project, by id; `next` is the cursor of the next page, or null at the end."""
+    """A page of the agents of a project, by id.
+
+    `next` is the cursor of the next page, or null on the last page.
+    """
 
     agents: list[AgentView]
     next: int | None
 
 
 class WhoisView(AgentView):
-    """An agent with its inbox counts, its reservations, and the ways to reach it with a new message."""
+    """An agent with its unread messages, its reservations and its ways to receive messages."""
 
     project: str
     unread: int
@@ -142,7 +151,7 @@ class WhoisView(AgentView):
 
 
 class SessionView(TypedDict):
-    """The facts that an agent needs to start."""
+    """The project, agent, inbox and reservations that an agent needs at the start of a session."""
 
     project: ProjectView
     agent: AgentView
@@ -152,14 +161,14 @@ class SessionView(TypedDict):
 
 
 class RotatedToken(TypedDict):
-    """The file on the server that holds an agent's new token, readable by the server's user only."""
+    """The path of the server's file that holds the agent's new token."""
 
     agent: str
     token_file: str
 
 
 class HealthView(TypedDict):
-    """The answer of a health check after a read of the database."""
+    """The status of the server with the number of projects, agents and messages."""
 
     status: str
     projects: int
@@ -169,7 +178,7 @@ class HealthView(TypedDict):
 
 
 def ensure_project(context: WriteContext, asked: EnsureProject) -> ProjectView:
-    """Return the project of a folder. Create the project if there is none."""
+    """Return the project of a folder, and create a missing project."""
     return project_view(_ensure_project(context, asked.human_key, asked.git_identity))
 
 
@@ -217,21 +226,19 @@ def _ensure_project(context: WriteContext, human_key: str, git_identity: str = "
 
 
 def _note_names(context: WriteContext, project: Project, folders: Iterable[str]) -> None:
-    """Store folders as aliases of a project, so that later calls need only read the database."""
     for folder in sorted(folders):
         if folder != project.human_key:
             context.projects.add_project_alias(project.id, folder)
 
 
 def _note_identities(context: WriteContext, identities: Mapping[int, str]) -> None:
-    """Store the repository identities of projects that had none."""
     for project_id, identity in identities.items():
         if identity:
             context.tx.set_git_identity(project_id, identity)
 
 
 def register_agent(context: WriteContext, asked: RegisterAgent) -> AgentView:
-    """Register an agent. If an agent has the name already, update its description."""
+    """Register an agent, or update the description of an agent that already has the name."""
     project = find_project(context.projects, asked.project_key)
     return agent_view(_update_agent(context, project, asked))
 
@@ -275,7 +282,7 @@ def _update_agent(context: WriteContext, project: Project, asked: RegisterAgent 
 
 
 def _refuse_look_alike(context: WriteContext, project: Project, name: str) -> None:
-    """Raise an error if a name looks like that of one of the project's most recently active agents.
+    """Raise an error if a name looks like the name of a recently active agent.
 
     Raises:
         NameTaken: The name looks like an existing one, such as `Ben.` or `B-en` for `Ben`.
@@ -334,7 +341,7 @@ def _free_name(context: WriteContext, project: Project) -> str:
 
 
 def start_session(context: WriteContext, asked: StartSession) -> SessionView:
-    """Create the project and the agent if missing, reserve paths, and return the first inbox messages."""
+    """Register the agent, reserve paths, and return the newest messages of the agent's inbox."""
     known_project = context.projects.project(asked.project_key)
     project = _ensure_project(
         context, asked.project_key if known_project is None else known_project.human_key
@@ -356,7 +363,7 @@ def start_session(context: WriteContext, asked: StartSession) -> SessionView:
 
 
 def whois(context: ReadContext, asked: Whois) -> WhoisView:
-    """Return an agent's identity and reservations, and the ways in which a new message would reach it."""
+    """Return an agent with its reservations and its ways to receive messages."""
     home = find_project(context.projects, asked.project_key)
     project, agent = find_address(context, home, asked.agent_name)
     held = context.tx.live_reservations(project.id, now=context.now, agent_id=agent.id, limit=200)
@@ -383,9 +390,10 @@ def list_agents(context: ReadContext, asked: ListAgents) -> AgentsView:
 
 
 def retire_agent(context: WriteContext, asked: RetireAgent) -> AgentView:
-    """Retire an agent, and end its questions, reservations and claims. Do nothing if it is retired already.
+    """Retire an agent, and end the agent's questions, reservations and claims.
 
-    The authors of open tasks that are assigned to the agent are notified.
+    Notify the authors of open tasks that are assigned to the agent. Do nothing if the agent is already
+    retired.
     """
     project, agent = acting(context, asked.project_key, asked.agent_name)
     if agent.retired_at is None:
@@ -411,7 +419,7 @@ def unretire_agent(context: WriteContext, asked: UnretireAgent) -> AgentView:
 
 
 def set_contact_policy(context: WriteContext, asked: SetContactPolicy) -> AgentView:
-    """Set which agents may send mail to an agent."""
+    """Set which agents may send mail to the given agent."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     context.tx.set_contact_policy(agent.id, asked.policy, now=context.now)
     to_archive(context, "agent", agent.id, project.id)
@@ -419,7 +427,7 @@ def set_contact_policy(context: WriteContext, asked: SetContactPolicy) -> AgentV
 
 
 def health_check(context: ReadContext, asked: HealthCheck) -> HealthView:
-    """Return the number of records in the database, to show that it answers."""
+    """Return the status of the server and the number of records in the database."""
     del asked
     counts = context.projects.counts(unread=False)  # health checks may be frequent, so they must be cheap
     return {
@@ -432,7 +440,7 @@ def health_check(context: ReadContext, asked: HealthCheck) -> HealthView:
 
 
 def rotated_elsewhere(context: WriteContext, asked: object) -> RotatedToken:
-    """The placeholder for an operation that `Mail.perform` performs itself, because it also writes a file."""
+    """Raise an error, because only `Mail.perform` can rotate a token."""
     raise StateError(
         "this operation cannot rotate a token; the service does",
         value=type(asked).__name__,

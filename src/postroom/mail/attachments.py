@@ -27,7 +27,7 @@ MAX_IMAGE_PIXELS = 40_000_000
 
 
 def load_attachments(asked: Sequence[AttachmentIn], *, root: str, rules: Rules) -> list[LoadedAttachment]:
-    """Read all requested files.
+    """Read the contents of the attachments of a message.
 
     Raises:
         TooLarge: A file, all files together, or the number of files exceeds its limit.
@@ -83,7 +83,7 @@ def _decode(name: str, text: str, rules: Rules) -> bytes:
 
 
 def _read_inside(root: Path, asked: str, rules: Rules) -> bytes:
-    """Open a file without following a final symbolic link, and check the real path of the opened file."""
+    """Read a file, without following symbolic links that lead out of the project's folder."""
     try:
         real_root = root.resolve(strict=True)
         path = (real_root / asked).resolve(strict=True)
@@ -144,7 +144,7 @@ def _load(name: str, content: bytes, rules: Rules) -> LoadedAttachment:
 
 
 def make_preview(content: bytes) -> bytes | None:
-    """Return a WebP of at most 512 x 512 pixels, or None if the content cannot be shown as an image."""
+    """Return a WebP preview of at most 512 x 512 pixels, or None if the content is not an image."""
     from PIL import Image  # imported here, because only mail with images needs it
 
     try:

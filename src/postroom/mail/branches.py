@@ -28,14 +28,14 @@ _FAST_FORWARD: Final = re.compile(r"^(?:merge|pull) (?:\S+ )*?(?P<name>\S+): Fas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MainBranch:
-    """The branch of a repository into which other branches are merged, and its newest commit."""
+    """The main branch of a repository, and the newest commit of the branch."""
 
     name: str
     commit: str
 
 
 def read_main_branch(folder: str) -> MainBranch | None:
-    """Return the main branch of a repository, or None if there is no repository, or no commit.
+    """Return the main branch of a repository, or None if the folder has no repository or no commit.
 
     The main branch is the default branch of `origin`, or else `main`, `master`, or the checked-out branch.
     """
@@ -56,10 +56,7 @@ def read_main_branch(folder: str) -> MainBranch | None:
 def merged_since(folder: str, main: MainBranch, before: str) -> list[str]:
     """Return the names of the branches that were merged into the main branch after the commit `before`.
 
-    A branch counts if its newest commit is part of the main branch now, and was not before. A branch also
-    counts, even if it was deleted, if a merge commit or Git's record of a fast-forward names it. A branch
-    that was only created from a commit of the main branch does not count. Git does not record a squash or a
-    rebase as a merge.
+    Squash merges and rebases are not found, because Git does not record them as merges.
     """
     git = shutil.which("git")
     if git is None or before == main.commit:
@@ -99,7 +96,6 @@ def merged_since(folder: str, main: MainBranch, before: str) -> list[str]:
 
 
 def _moves(git: str, folder: str, main: MainBranch, before: str) -> Iterator[tuple[str, str]]:
-    """Yield the commits to which the main branch moved since `before`, with reflog entries, newest first."""
     record = f"logs/{_HEADS}{main.name}"
     place = ask_git(git, folder, "rev-parse", "--path-format=absolute", "--git-path", record)
     try:
@@ -116,12 +112,10 @@ def _moves(git: str, folder: str, main: MainBranch, before: str) -> Iterator[tup
 
 
 def _short(ref: str) -> str:
-    """Return the name of a branch without the name of its remote."""
     return ref.removeprefix(_HEADS) if ref.startswith(_HEADS) else ref.split("/", 3)[-1]
 
 
 def _branches_in(subject: str) -> list[str]:
-    """Return the branches in the subject of a merge commit, in the forms of Git and of forges."""
     by_git, by_forge = (pattern.match(subject) for pattern in _MERGES)
     if by_git:
         return [name.removeprefix("origin/") for name in re.findall(r"'([^']+)'", by_git["names"])]
@@ -129,5 +123,4 @@ def _branches_in(subject: str) -> list[str]:
 
 
 def _is_name(name: str) -> bool:
-    """Return whether a text can be the name of a branch, and not the id of a commit."""
     return not re.fullmatch(r"[0-9a-f]{40}", name)

@@ -13,17 +13,17 @@ from typing import Final, Literal, NotRequired, TypedDict, TypeVar, get_args
 
 from postroom.contracts.clock import iso
 from postroom.contracts.mail import OTHER, Happening, Message, Project
-from postroom.contracts.questions import NOBODY
+from postroom.contracts.plain_answers import unanswered
+from postroom.contracts.questions import NOBODY, form_in_words
 from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.records import replace
-from postroom.contracts.runs import RunStatus
+from postroom.contracts.runs import ASKING, CANCELLED_BY, RunStatus
 from postroom.contracts.subscriptions import SUBSCRIPTION_THREAD
 from postroom.contracts.tasks import Task
 from postroom.mail.commands import CatchUp
 from postroom.mail.context import ReadContext
 from postroom.mail.event_log import agent_addresses, check_cursor, find_caller, visible_events
 from postroom.mail.projects import find_project
-from postroom.mail.waking.prompts import ASKING
 
 MAX_ENTRIES_READ: Final = 2_000
 """Maximum number of log entries that a summary reads."""
@@ -50,7 +50,7 @@ _LONGEST: Final = 200
 
 
 class CaughtSentence(TypedDict):
-    """A sentence about one of the subjects, with ids that lead to more."""
+    """A sentence of a summary, with the ids of the records that it describes."""
 
     about: str
     text: str
@@ -91,7 +91,7 @@ class CaughtRun(TypedDict):
 
 
 class CaughtRuns(TypedDict):
-    """The number of runs in each state, according to the newest event of each run."""
+    """The number of runs in each state."""
 
     active: int
     waiting: int
@@ -108,17 +108,17 @@ class CaughtPath(TypedDict):
 
 
 class Spent(TypedDict):
-    """The reported usage of the runs that ended or failed; `cost_micros` in millionths of a US dollar."""
+    """The reported usage of the runs that ended; `cost_micros` is in millionths of a US dollar."""
 
     tokens: int
     cost_micros: int
 
 
 class CaughtUpView(TypedDict):
-    """A summary of the events after a cursor; pass `next` as `after` of the next call.
+    """A summary of the events after a cursor.
 
-    `skipped` entries lie between the cursor and the first entry of the summary. Lists hold the newest 10, and
-    `sentences` the newest 10 of each kind, oldest first.
+    Pass `next` as the cursor `after` of the next call. `skipped` is the number of entries between the cursor
+    and the first entry of the summary. Each list holds at most the newest 10 items.
     """
 
     since: str
@@ -210,7 +210,6 @@ def summary(context: ReadContext, project: Project, *, after: int | None, begin:
 
 
 def _live_reservations(context: ReadContext, told: Sequence[Happening]) -> list[Happening]:
-    """Return the log entries of the reservations that are still active, newest first."""
     made = {event.reservation_id: event for event in told if event.kind == "reservation.made"}
     reserved = {
         reservation.id: made[reservation.id]
@@ -221,10 +220,6 @@ def _live_reservations(context: ReadContext, told: Sequence[Happening]) -> list[
 
 
 def _newest_of_questions(told: Sequence[Happening]) -> list[Happening]:
-    """Return the newest log entry of each question.
-
-    For an open question whose run has ended, it is the end of the run.
-    """
     newest, of_run = dict[tuple[str | None, str], Happening](), dict[str | None, set[str]]()
     for event in told:
         if event.kind.startswith("question."):
@@ -240,7 +235,7 @@ def _newest_of_questions(told: Sequence[Happening]) -> list[Happening]:
 
 
 class _Sentences:
-    """Writes the sentences of a summary. Each method adds the sentences about one part of the log."""
+    """Writes the sentences of a summary."""
 
     def __init__(self, context: ReadContext, names: Mapping[int | None, str]) -> None:
         self._context, self._names = context, names
@@ -249,18 +244,15 @@ class _Sentences:
         """The times of the entries that get no sentence, because they are too old to be listed."""
 
     def add(self, about: Subject, at: int, text: str, **ids: object) -> None:
-        """Add a sentence with the ids of its objects."""
         sentence: CaughtSentence = {"about": about, "text": text, "at": iso(at), **ids}  # type: ignore[typeddict-item]
         self._found[about].append((at, sentence))
 
     def newest(self, about: Subject, entries: Iterable[Happening]) -> list[Happening]:
-        """Return the entries that are listed, oldest first. The other entries are only counted."""
         ordered = sorted(entries, key=lambda event: event.at)
         self._left_out[about] += [event.at for event in ordered[:-LISTED]]
         return ordered[-LISTED:]
 
     def listed(self) -> list[CaughtSentence]:
-        """Return the newest sentences about each subject, and the number of further entries."""
         rows = list[CaughtSentence]()
         for about, found in self._found.items():
             found.sort(key=lambda pair: pair[0])
@@ -272,10 +264,6 @@ class _Sentences:
         return rows
 
     def add_questions(self, told: Sequence[Happening]) -> list[CaughtQuestion]:
-        """Add the open questions with their texts, and those that were answered or closed.
-
-        Return the listed open questions, newest first. An agent gets only the texts of its own questions.
-        """
         reader, found = find_caller(self._context), _newest_of_questions(told)
         asked = self.newest("asked", [event for event in found if event.kind == "question.asked"])
         ended = self.newest("decided", [event for event in found if event.kind != "question.asked"])
@@ -299,12 +287,16 @@ class _Sentences:
             elif given is not None:
                 what = f", {_quote(given.ticket.question)}," if is_open_to else ""
                 word = {True: "yes", False: "no"}.get(given.decision.approved)  # type: ignore[arg-type]
-                words = _quote(given.decision.reason) if given.decision.reason else ""
+                words = _quote(form_in_words(given.decision.reason)) if given.decision.reason else ""
                 how = ": ".join(filter(None, (word, words))) if is_open_to else ""
                 by = (one_line(given.decision.by) if is_open_to else "") or "A person"
                 sentence = f"{by} answered question {number} of {who}{what}{f' with {how}' if how else ''}."
                 if given.decision.by == NOBODY:
                     sentence = f"Question {number} of {who}{what} was closed{f': {how}' if how else ''}."
+                if given.decision.by == NOBODY and given.is_answer:
+                    approved, end = (given.decision.approved, f": {words}") if is_open_to else (None, "")
+                    which = f" question {number} of {who}{what}".removesuffix(",")
+                    sentence = f"{unanswered(approved, which)}{end}."
             elif event.kind == "question.answered":
                 sentence = f"A person answered question {number} of {who}."
             elif event.kind == "question.withdrawn":
@@ -317,13 +309,11 @@ class _Sentences:
         return still_open[::-1]
 
     def add_work(self, told: Sequence[Happening], runs: Mapping[str | None, Happening]) -> None:
-        """Add the tasks, the notes, and the runs."""
         self._add_tasks(told)
         self._add_notes(told)
         self._add_runs(runs, told)
 
     def _add_tasks(self, told: Sequence[Happening]) -> None:
-        """Add sentences about each added task, and about the newest state of each task."""
         added = {event.detail["task_id"]: event for event in told if event.kind == "task.added"}
         states, rejected = dict[str | int | bool, Happening](), list[Happening]()
         for event in told:
@@ -350,7 +340,6 @@ class _Sentences:
             self.add(about, event.at, text.removesuffix(".") + facts, task_id=number)
 
     def _add_notes(self, told: Sequence[Happening]) -> None:
-        """Add the new notes and the ended notes, with their texts."""
         known = {event.detail["note_id"]: event for event in told if event.kind == "note.ended"}
         known |= {event.detail["note_id"]: event for event in told if event.kind == "note.added"}
         listed = self.newest("decided", known.values())
@@ -376,7 +365,6 @@ class _Sentences:
             self.add("decided", event.at, f"{self._who(event)} {verb} {whom} to write to it.")
 
     def _add_runs(self, runs: Mapping[str | None, Happening], told: Sequence[Happening]) -> None:
-        """Add the failed and the cancelled runs with their reasons, and the number of successful runs."""
         failures = {event.run_id: event for event in told if event.kind == "delivery.failed"}
         over = [event for event in runs.values() if event.kind == "run.failed"]
         cancelled = self.newest("cancelled", [event for event in over if event.detail.get("cancelled")])
@@ -390,8 +378,13 @@ class _Sentences:
             why = state.failure if state else ""
             about: Subject = "cancelled" if entry.detail.get("cancelled") else "failed"
             end = "failed" if about == "failed" else "was cancelled"
+            if about == "cancelled" and why.startswith(CANCELLED_BY):
+                end, why = f"was {one_line(why)}", ""
             why = f": {_quote(why)}" if why and why != about else ""
-            self.add(about, entry.at, f"A run of {self._who(entry)} {end}{why}.", run_id=str(entry.run_id))
+            text, run = f"A run of {self._who(entry)} {end}{why}.", self._context.tx.run_of(str(entry.run_id))
+            if run is not None and run.status is not RunStatus.DONE:
+                text = f"An attempt of a run of {self._who(entry)} failed. The run is retried."
+            self.add(about, entry.at, text, run_id=str(entry.run_id))
         well: dict[int | None, list[Happening]] = {}
         for entry in runs.values():
             if entry.kind == "run.ended":
@@ -403,7 +396,6 @@ class _Sentences:
             self.add("done", last.at, text, run_id=str(last.run_id))
 
     def add_changes(self, told: Sequence[Happening], reserved: Sequence[Happening]) -> None:
-        """Add the changed files, the merged branches, the reserved paths, and the new agents."""
         files = {
             (event.agent_id, event.detail["path"]): event for event in told if event.kind == "file.changed"
         }
@@ -421,7 +413,6 @@ class _Sentences:
             self.add("changed", event.at, text)
 
     def add_threads(self, threads: Sequence[CaughtThread], sent: Sequence[Happening]) -> None:
-        """Add the threads with new messages."""
         times = {event.message_id: event.at for event in sent}
         for thread in threads:
             if thread["thread_id"].startswith(SUBSCRIPTION_THREAD):
@@ -437,7 +428,6 @@ class _Sentences:
             self.add("said", times[thread["newest_id"]], text, **ids)
 
     def add_spent(self, told: Sequence[Happening]) -> Spent:
-        """Add a sentence about the reported usage of runs, and return the usage."""
         ended = [event.detail for event in told if event.kind in ("run.ended", "run.failed")]
         tokens, cost_micros = (
             sum(int(event.get(detail, 0)) for event in ended) for detail in ("tokens", "cost_micros")
@@ -471,7 +461,6 @@ _OF_TASK: Final[Mapping[str, tuple[Subject, str]]] = {
 
 
 def _facts(task: Task, one: Happening) -> str:
-    """Return the end of the sentence about a task: the evidence, or the reason for the state."""
     if one.kind in ("task.done", "task.review"):
         commit = f"; commit {_quote(task.commit)}" if task.commit else ""
         result = f"; it says {_quote(task.result)}" if task.result else ""
@@ -505,7 +494,6 @@ def _newest(found: Mapping[K, Happening]) -> list[tuple[K, Happening]]:
 
 
 def _threads(context: ReadContext, sent: Sequence[Happening]) -> list[CaughtThread]:
-    """Return the threads with the newest messages, each with its new messages and their senders."""
     by_thread: dict[object, list[int]] = {}
     for event in reversed(sent):
         if event.message_id is not None:
@@ -533,7 +521,6 @@ def _threads(context: ReadContext, sent: Sequence[Happening]) -> list[CaughtThre
 
 
 def _is_answer_of_person(context: ReadContext, message: Message) -> bool:
-    """Return whether the first message of a thread is the answer to a question asked outside a run."""
     run_id = None if message.reply_to is not None else context.tx.answering_run(message.id)
     run = None if run_id is None else context.tx.run_of(run_id)
     return run is not None and ASKING in run.thread_id

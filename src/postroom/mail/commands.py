@@ -1030,10 +1030,7 @@ def _without_markup(fields: tuple[str, ...], arguments: dict[str, Any]) -> dict[
 
 
 def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with names, thread ids and times in their intended form.
-
-    The result can still contain invalid values, such as ` @Ada`, or the text `null` for no thread.
-    """
+    """Return the arguments with names, thread ids and times in their intended form."""
     cleaned = arguments
     for name in _CLEANED.keys() & arguments.keys() & set(kind.__struct_fields__):
         value = arguments[name]
@@ -1094,7 +1091,7 @@ def _plain_name(value: object) -> object:
 
 
 def _plain_names(value: object) -> object:
-    """Return names as a list. No name contains a comma or a line break."""
+    """Return names as a list."""
     if isinstance(value, str) and value.strip()[:1] in _OPENING:
         value = next(_json_forms(value.strip()), value)
     if isinstance(value, dict):
@@ -1131,7 +1128,7 @@ def _unwrap(text: str) -> str:
 
 
 def _listed_names(text: str) -> list[str]:
-    """Return the names in a text such as `Ben, Cy and Dan`. The path after an `@` may contain an `and`."""
+    """Return the names in a text such as `Ben, Cy and Dan`."""
     names = list[str]()
     for part in _BETWEEN_NAMES.split(text):
         name = _BEGINS_WITH_AND.sub("", _unwrap(part), count=1) if names else _unwrap(part)
@@ -1189,10 +1186,7 @@ def _unless_blank(value: object) -> object:
 
 
 def _plain_choices(value: object) -> object:
-    """Return choices in one text as a list, if no other reading is possible.
-
-    A comma may belong to a choice of several words, so commas separate only single words.
-    """
+    """Return choices in one text as a list, if no other reading is possible."""
     given = value[0] if isinstance(value, list) and len(value) == 1 else value
     text = _unwrap(given) if isinstance(given, str) else ""
     if isinstance(given, str) and given.strip()[:1] in _OPENING and any(_json_forms(given.strip())):
@@ -1265,15 +1259,12 @@ def _with_known_names(given: dict[str, Any], kind: type[msgspec.Struct]) -> dict
 
 
 def _plain_moment(value: object) -> object:
-    """Return a time as text. A number means seconds or milliseconds since 1970."""
+    """Return a time as text."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else _plain_text(value)
 
 
 def _normalize_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments with each invalid value replaced by its valid form.
-
-    A valid value does not change. An optional argument is omitted if its value is null or an empty text, and
-    its type does not allow that value.
 
     Raises:
         InvalidArgument: JSON text in an argument contains invalid Unicode, or is nested too deeply.
@@ -1342,10 +1333,7 @@ def _other_forms(value: object, kind: Any, name: str) -> Iterator[object]:
 
 
 def _forms_of_list(value: list[object], kind: Any, name: str) -> Iterator[object]:
-    """Yield the other forms of a list: the only item, the list without nulls, the list of intended items.
-
-    A list of nulls has no other form, because it must not count as an omitted argument.
-    """
+    """Yield the other forms of a list: the only item, the list without nulls, the list of intended items."""
     items = [item for item in value if item is not None]
     if value and not items:
         return
@@ -1476,10 +1464,7 @@ def _covered_in(value: dict[Any, Any]) -> object:
 
 
 def _list_of_lines(text: str) -> list[object]:
-    """Return the texts of several lists, each of which is on a separate line.
-
-    If a line is not a list of texts, return no texts.
-    """
+    """Return the texts of several lists, each of which is on a separate line."""
     lines = text.splitlines()
     if len(lines) < 2 or not all(map(_LINE_OF_LIST.fullmatch, lines)):
         return []
@@ -1489,7 +1474,7 @@ def _list_of_lines(text: str) -> list[object]:
 
 
 def _plain_json(literal: object, depth: int = 0) -> object:
-    """Return a Python literal as JSON. A set becomes a sorted list.
+    """Return a Python literal as JSON.
 
     Raises:
         ValueError: The literal contains a value that JSON cannot express, or is nested too deeply.
@@ -1508,7 +1493,7 @@ def _plain_json(literal: object, depth: int = 0) -> object:
 
 
 def _plain_paths(value: object) -> object:
-    """Return paths as a list, also from the text of a list. No path contains a line break."""
+    """Return paths as a list, also from the text of a list."""
     if isinstance(value, str) and value.strip().lower() not in _NULLS:
         text = value.strip()
         if "\n" in text and text[:1] not in _OPENING:

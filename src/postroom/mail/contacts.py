@@ -13,7 +13,7 @@ from postroom.mail.projects import format_address
 
 
 class ContactView(TypedDict):
-    """A contact of one agent with another."""
+    """A contact request between two agents, and its status."""
 
     requester: str
     to: str
@@ -24,14 +24,16 @@ class ContactView(TypedDict):
 
 
 class ContactsView(TypedDict):
-    """The contacts from and to an agent, and its policy."""
+    """An agent's contact policy, and the contact requests that the agent sent or received."""
 
     policy: str
     contacts: list[ContactView]
 
 
 def request_contact(context: WriteContext, asked: RequestContact) -> ContactView:
-    """Ask an agent to accept mail from the caller. Do nothing if the agent was asked already.
+    """Ask an agent to accept mail from the caller.
+
+    Do nothing if the caller has already asked the agent.
 
     Raises:
         ContactBlocked: The other agent has blocked the caller, or accepts no mail.
@@ -51,7 +53,7 @@ def request_contact(context: WriteContext, asked: RequestContact) -> ContactView
 
 
 def respond_contact(context: WriteContext, asked: RespondContact) -> ContactView:
-    """Accept or block mail from another agent, even if that agent has not requested a contact."""
+    """Accept or block mail from an agent, even without a contact request from that agent."""
     home, agent = acting_active(context, asked.project_key, asked.agent_name)
     abroad, requester = find_address(context, home, asked.requester)
     if requester.id == agent.id:
@@ -67,7 +69,7 @@ def respond_contact(context: WriteContext, asked: RespondContact) -> ContactView
 
 
 def list_contacts(context: ReadContext, asked: ListContacts) -> ContactsView:
-    """Return the contact requests that an agent has sent and received, with their states."""
+    """Return the contact requests that an agent sent or received, with their statuses."""
     home, agent = acting(context, asked.project_key, asked.agent_name)
     links = context.tx.contacts(agent.id)
     agents = context.tx.agents_by_id(
@@ -82,7 +84,6 @@ def list_contacts(context: ReadContext, asked: ListContacts) -> ContactsView:
 
 
 def _addresses(home: Project, *agents: tuple[Project, Agent]) -> dict[int, str]:
-    """Return the address of each agent, in the form that agents of the project `home` use."""
     return {agent.id: format_address(agent.name, place.slug, home.slug) for place, agent in agents}
 
 
@@ -93,7 +94,6 @@ def _with_itself(name: str) -> StateError:
 
 
 def _view(link: ContactLink, addresses: Mapping[int, str]) -> ContactView:
-    """Return the view of a contact between two agents, with their addresses."""
     return {
         "requester": addresses[link.from_id],
         "to": addresses[link.to_id],

@@ -22,7 +22,10 @@ Projects = TypeVar("Projects", bound=ProjectReads, covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """The limits and options of an installation. Sizes are in bytes, unless stated otherwise."""
+    """The limits and options of an installation.
+
+    Sizes are in bytes.
+    """
 
     verified: bool = False
     """Whether a call must include the token of the agent that it acts as."""
@@ -86,7 +89,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedAttachment:
-    """A file to store, which was read and checked before the transaction."""
+    """An attachment whose content was read and checked before the transaction."""
 
     attachment: Attachment
     content: bytes
@@ -95,7 +98,10 @@ class LoadedAttachment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationContext(Generic[Records, Projects]):
-    """The context of an operation. The context is valid only while the transaction is open."""
+    """The transaction, caller and rules of an operation.
+
+    The context is valid only while the transaction is open.
+    """
 
     tx: Records
     projects: Projects
@@ -120,5 +126,5 @@ WriteContext = OperationContext[RecordWrites, ProjectWrites]
 
 
 def token_hash(token: str) -> str:
-    """Return the hash with which a token is stored. A fast hash is safe for 256 random bits."""
+    """Return the SHA-256 hash under which a token is stored."""
     return hashlib.sha256(token.encode()).hexdigest()

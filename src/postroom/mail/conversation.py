@@ -22,7 +22,7 @@ _LOOKS = 10
 
 
 def here(reads: RecordReads, project: Project, messages: Sequence[Message]) -> list[Message]:
-    """Return the messages that a project sent or visibly received."""
+    """Return the messages that agents of a project sent or visibly received."""
     others = [message.id for message in messages if message.project_id != project.id]
     if not others:
         return list(messages)
@@ -43,10 +43,13 @@ def awaited(message: Message, recipients: Sequence[Recipient]) -> int:
 
 
 class Conversation:
-    """A thread as a project sees it, from one snapshot of the store."""
+    """The messages of a thread that a project can see."""
 
     def __init__(self, reads: RecordReads, projects: ProjectReads, project: Project, thread_id: str) -> None:
-        """`projects` finds the other projects whose messages the caller may see."""
+        """Read a thread for a project.
+
+        `projects` contains the projects whose messages the caller may see.
+        """
         self._reads = reads
         self._project = project
         self._thread_id = thread_id
@@ -69,7 +72,7 @@ class Conversation:
     def size(self) -> int:
         """Return the number of messages in the thread.
 
-        For each other project, at most the last 200 messages are counted.
+        At most 200 messages of each foreign project are counted.
         """
         own = self._reads.thread_size(self._project.id, self._thread_id)
         theirs = [message for other in self._others for message in self._thread_tail(other, COUNTED)]
@@ -96,7 +99,7 @@ class Conversation:
         return sorted(fields.values(), key=lambda one: -one.wrote)
 
     def messages(self, *, limit: int, after: int = 0) -> list[Message]:
-        """Return the messages of the thread after the message `after`, in order."""
+        """Return at most `limit` messages of the thread with ids above `after`, in order."""
         for _ in range(_LOOKS):
             windows = [
                 self._reads.thread(project.id, self._thread_id, limit=limit, after=after)
@@ -118,7 +121,7 @@ class Conversation:
         return []
 
     def newest(self, *, limit: int) -> list[Message]:
-        """Return the newest messages of the thread, in order."""
+        """Return the newest `limit` messages of the thread, in order."""
         windows = [self._thread_tail(project, limit) for project in (self._project, *self._others)]
         known_from = max((window[0].id for window in windows if len(window) == limit), default=0)
         return self._here([message for window in windows for message in window if message.id >= known_from])[

@@ -22,7 +22,10 @@ from postroom.stores.mail.access import RecordReads
 
 
 class EventView(TypedDict):
-    """An event: `agent` caused it or, for a delivery, is the recipient; the other fields are ids."""
+    """An entry of a project's event log.
+
+    `agent` caused the event, or is the recipient of a delivery.
+    """
 
     seq: int
     at: str
@@ -36,7 +39,10 @@ class EventView(TypedDict):
 
 
 class EventsView(TypedDict):
-    """Entries of a log in order; pass `next` as `after` of the next call, even if the list is empty."""
+    """A page of the event log.
+
+    Pass `next` as `after` of the next call, even if the page is empty.
+    """
 
     events: list[EventView]
     next: int
@@ -45,7 +51,7 @@ class EventsView(TypedDict):
 
 
 def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
-    """Return the log entries of a project after a cursor, each once and in order.
+    """Return the log entries of a project after a cursor, in order.
 
     Raises:
         CursorExpired: Entries after the cursor were deleted.
@@ -66,16 +72,13 @@ def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
 
 
 def start_at_newest(context: ReadContext, project_key: str) -> EventsView:
-    """Return an empty list with the cursor from which later events can be read."""
+    """Return an empty page whose cursor points to the end of the event log."""
     bounds = context.tx.log_bounds(find_project(context.projects, project_key).id)
     return {"events": [], "next": bounds.newest, "newest": bounds.newest, "oldest": bounds.oldest}
 
 
 def find_caller(context: ReadContext) -> Agent | None:
-    """Return the agent that makes the call, which its token or its run identifies.
-
-    Return None if the operator or another person makes the call.
-    """
+    """Return the agent whose token or run made the call, or None if a person made the call."""
     token, own_id = context.caller.agent_token, context.caller.agent_id
     if own_id is not None:
         return context.tx.agents_by_id([own_id]).get(own_id)
@@ -83,7 +86,7 @@ def find_caller(context: ReadContext) -> Agent | None:
 
 
 def check_cursor(after: int, bounds: LogBounds) -> None:
-    """Raise an error unless the log still contains the entries after this cursor.
+    """Raise an error if a reader of the event log cannot continue after the cursor.
 
     Raises:
         CursorExpired: Entries after the cursor were deleted.
@@ -140,7 +143,7 @@ def _is_open(event: ProjectEvent) -> bool:
 
 
 def agent_addresses(tx: RecordReads, home: Project, events: Sequence[ProjectEvent]) -> dict[int | None, str]:
-    """Return the addresses of the agents in log entries, in the form that agents of `home` use."""
+    """Return the addresses of the agents in log entries, as agents of the project `home` would write them."""
     ids = sorted({event.happening.agent_id for event in events if event.happening.agent_id is not None})
     agents = tx.agents_by_id(ids) if ids else {}
     homes = {agent.project_id: tx.project_by_id(agent.project_id) for agent in agents.values()}

@@ -46,7 +46,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepositoryFolder:
-    """A folder on this machine, according to Git and the file system."""
+    """The location and Git identity of a folder on this machine."""
 
     top: str
     """The root of the folder's working tree, in the spelling of the folder, or else the folder."""
@@ -66,13 +66,13 @@ class RepositoryFolder:
 
     @property
     def lasting(self) -> str:
-        """The folder to store as the folder of this repository's project."""
+        """The folder of the main working tree, which outlasts linked worktrees."""
         return self.home or self.top
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recognition:
-    """The facts about a project's folder, and the repository identities of known projects."""
+    """A folder with its Git identity, and the Git identities of known projects."""
 
     folder: RepositoryFolder
     identities: Mapping[int, str]
@@ -80,7 +80,10 @@ class Recognition:
 
 
 def recognise(path: str, unread: Sequence[Project]) -> Recognition:
-    """Read the facts about a folder, and the missing facts about folders of known projects. Blocks."""
+    """Read the Git identity of a folder, and the missing identities of known projects.
+
+    Blocks.
+    """
     folder = read_folder(path)
     identities = (
         ((project.id, read_folder(project.human_key).identity) for project in unread)
@@ -93,7 +96,10 @@ def recognise(path: str, unread: Sequence[Project]) -> Recognition:
 
 
 def read_folder(path: str) -> RepositoryFolder:
-    """Read the facts about a folder, or only the path of a missing folder. Blocks, because it runs Git."""
+    """Read the location and the Git identity of a folder with Git.
+
+    Blocks.
+    """
     plain = RepositoryFolder(top=path)
     if not S_ISDIR(_mode(path)):
         return plain
@@ -127,17 +133,17 @@ def read_folder(path: str) -> RepositoryFolder:
 
 
 def is_folder(path: str) -> bool:
-    """Return whether a path is a folder. Blocks, because it reads the disk."""
+    """Return whether a path is a folder.
+
+    Blocks.
+    """
     return S_ISDIR(_mode(path))
 
 
 def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
-    """Return the key of the known identity that belongs to the same repository as `identity`, or None.
+    """Return the key of the known identity that belongs to the repository of `identity`, or None.
 
-    An equal identity is preferred. If there is none, exactly one known identity must be compatible with
-    `identity`. So two forks stay separate, and a copy that is compatible with both forks belongs to neither.
-    Identities with the same remote take precedence over identities with only the same first commit, as forks
-    have.
+    Forks of a repository count as separate repositories.
     """
     listed = list(known)
     if equal := next((key for key, other in listed if other == identity), None):
@@ -150,21 +156,18 @@ def same_repository(identity: str, known: Iterable[tuple[K, str]]) -> K | None:
 
 
 def is_of_git(identity: str) -> bool:
-    """Return whether an identity belongs to a Git repository, or False if the identity is unknown."""
+    """Return whether an identity belongs to a Git repository."""
     return bool(identity) and not identity.startswith(_FOLDER)
 
 
 def split_identity(identity: str) -> tuple[str, str]:
-    """Return the remote and the first commit in an identity."""
+    """Return the remote and the first commit in a repository identity."""
     remote, _, root = identity.rpartition("#")
     return remote, root
 
 
 def complete_identity(known: str, read: str) -> str:
-    """Return a known identity, completed with parts of another identity of the same repository.
-
-    If the known identity belongs to a folder without a repository, the other identity replaces it.
-    """
+    """Return a known repository identity, with missing parts filled in from a newly read identity."""
     if read and not is_of_git(known):
         return read
     pairs = zip(split_identity(known), split_identity(read), strict=True)
@@ -182,7 +185,6 @@ def _has_repository(folder: Path) -> bool:
 
 
 def _mode(path: str | Path) -> int:
-    """Return the file mode of a path, or 0 if the path is missing or unreadable."""
     try:
         return Path(path).stat().st_mode
     except (OSError, ValueError):
@@ -190,7 +192,7 @@ def _mode(path: str | Path) -> int:
 
 
 def _folder_identity(folder: str) -> str:
-    """Return the inode and the birth time of a folder, which identify the folder even after a rename."""
+    """Return the inode and the birth time of a folder, which do not change when the folder is renamed."""
     try:
         status = Path(folder).stat()
     except OSError:
@@ -207,7 +209,6 @@ def _folder_identity(folder: str) -> str:
 
 
 def _without(path: str, inner: str) -> str:
-    """Return a path, or the target of a link at this path, without the last part `inner`."""
     native = inner.replace("/", os.sep)
     for form in (path, os.path.realpath(path)):
         if not native or form.endswith(f"{os.sep}{native}"):
@@ -216,7 +217,6 @@ def _without(path: str, inner: str) -> str:
 
 
 def _identity(git: str, folder: str, depth: int = 0) -> str:
-    """Return the remote and the first commit. The remote of a local clone is that of its origin."""
     remote = ask_git(git, folder, "config", "--get", "remote.origin.url")
     if len(remote) > MAX_REMOTE_LENGTH:
         remote = hashlib.sha256(remote.encode(errors="surrogatepass")).hexdigest()
@@ -232,7 +232,7 @@ def _identity(git: str, folder: str, depth: int = 0) -> str:
 
 
 def plain_remote(url: str) -> str:
-    """Return a remote as `host/path`, without user and password, so that equal remotes are equal texts."""
+    """Return the URL of a Git remote as `host/path`, without user and password."""
     rest = _SCHEME.sub("", url)
     if rest == url and (scp := _SCP.match(url)):
         rest = f"{scp[1]}/{scp[2].lstrip('/')}"
@@ -242,7 +242,6 @@ def plain_remote(url: str) -> str:
 
 
 def _local(remote: str, folder: str) -> str:
-    """Return the folder of a remote on this machine, or "" if the remote is on another machine."""
     if remote.startswith("file://"):
         return os.path.realpath(remote.removeprefix("file://"))
     if _SCHEME.match(remote) or (_SCP.match(remote) and not _mode(Path(folder, remote))):
@@ -251,7 +250,7 @@ def _local(remote: str, folder: str) -> str:
 
 
 def _root(git: str, folder: str) -> str:
-    """Return the oldest root commit of all branches, or "" if the history is shallow or empty."""
+    """Return the oldest root commit of all branches, or "" for a shallow or empty history."""
     if ask_git(git, folder, "rev-parse", "--is-shallow-repository") == "true":
         return ""
     branches = ("--branches", "--remotes=origin")
@@ -261,7 +260,7 @@ def _root(git: str, folder: str) -> str:
 
 
 def environment_of(git: str) -> dict[str, str]:
-    """Return an environment in which Git may read the folders of other users, and never asks for input."""
+    """Return the environment for Git commands that read other users' folders and never prompt for input."""
     return {
         "PATH": f"{Path(git).parent}{os.pathsep}{os.defpath}",
         "HOME": str(Path.home()),  # its settings list the folders of other users that this user trusts
@@ -273,7 +272,7 @@ def environment_of(git: str) -> dict[str, str]:
 
 
 def ask_git(git: str, path: str, *words: str, timeout: int = QUICK_SECONDS) -> str:
-    """Run Git without settings that could start programs or fetch data, and return its output."""
+    """Run a Git command that cannot start other programs or fetch data, and return the command's output."""
     try:
         done = subprocess.run(  # noqa: S603 - fixed words; the path is an argument, not a command
             [git, "-c", "protocol.allow=never", "-c", "core.fsmonitor=false", "-C", path, *words],

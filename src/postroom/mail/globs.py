@@ -76,13 +76,7 @@ _SET_ITEM = re.compile(r"(.)-(.)|(.)")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Glob:
-    """A name with wildcards.
-
-    `pieces` are the parts between the stars. `start` is the text before the first wildcard, and `end` is the
-    text after the last one. `head` is the length of `start` if a star follows it, and `tail` is the length of
-    `end` if a star precedes it. Without such a star, `head` and `tail` are greater than every possible
-    length. `is_text` is true if the only wildcards are stars.
-    """
+    """A file name pattern with wildcards, split at the stars."""
 
     pieces: tuple[Sequence[Character], ...]
     start: str
@@ -97,7 +91,10 @@ Name: TypeAlias = str | Glob
 
 @lru_cache(maxsize=16_384)
 def read_name(written: str, case_sensitive: bool) -> Name:
-    """Return the text or the set of names that a written name means. Without case, text is case-folded."""
+    """Return the text, or the set of names, that one path segment of a pattern matches.
+
+    Text is case-folded unless `case_sensitive` is true.
+    """
     if "[" not in written and "?" not in written:
         text = written if case_sensitive else folded(written)
         if "*" not in text:
@@ -127,7 +124,7 @@ def read_name(written: str, case_sensitive: bool) -> Name:
 
 
 def lexemes(written: str) -> list[str]:
-    """Split a name into plain text, `?`, stars, character classes, and each `[` that is not closed."""
+    """Split a file name pattern into plain text, `?`, stars, character classes and unclosed brackets."""
     return _LEXEME.findall(written)
 
 
@@ -145,12 +142,11 @@ def characters_meet(a: Character, b: Character) -> bool:
 
 
 def folded(text: str) -> str:
-    """Return the case-folded text, which has as many characters as the original."""
+    """Return the text case-folded, without changing the number of characters."""
     return text.lower() if text.isascii() else "".join(map(_folded_character, text))
 
 
 def _unit(lexeme: str, case_sensitive: bool) -> Character | None:
-    """Return the text or the character class for which a lexeme of a pattern stands, or None for stars."""
     if lexeme[0] == "*":
         return None
     if lexeme == "?":
@@ -165,10 +161,7 @@ def _unit(lexeme: str, case_sensitive: bool) -> Character | None:
 
 @lru_cache(maxsize=1024)
 def _set(written: str, case_sensitive: bool) -> str | _Ranges:
-    """Return the content of a character class (`[a-z]`, `[!ab]`).
-
-    For a class with one character, return that character.
-    """
+    """Return the character or character class that a text such as `[a-z]` or `[!ab]` describes."""
     ranges = _merge_ranges((ord(low), ord(high)) for low, high in _items(written))
     is_negated = written[1] in "!^"
     if not is_negated and len(ranges) == 1 and ranges[0][0] == ranges[0][1]:
@@ -181,13 +174,11 @@ def _set(written: str, case_sensitive: bool) -> str | _Ranges:
 
 
 def _holds(ranges: _Ranges, code: int) -> bool:
-    """Return whether a character class contains the character with this code."""
     index = bisect_right(ranges, (code, _LAST_CHARACTER)) - 1
     return index >= 0 and ranges[index][1] >= code
 
 
 def _share(a: _Ranges, b: _Ranges) -> bool:
-    """Return whether two character classes have a character in common."""
     i = j = 0
     while i < len(a) and j < len(b):
         if a[i][1] < b[j][0]:
@@ -215,7 +206,7 @@ def _merge_ranges(ranges: Iterable[tuple[int, int]]) -> _Ranges:
 
 
 def _invert_ranges(ranges: _Ranges) -> _Ranges:
-    """Return all characters outside `ranges` that a name may contain. NUL and slash are never permitted."""
+    """Return all characters outside `ranges` that a file name may contain."""
     taken = _merge_ranges([*ranges, (0, 0), (ord("/"), ord("/"))])
     gaps = [(before[1] + 1, after[0] - 1) for before, after in pairwise(taken)]
     return tuple(gaps) + (((taken[-1][1] + 1, _LAST_CHARACTER),) if taken[-1][1] < _LAST_CHARACTER else ())
@@ -233,7 +224,6 @@ def _folded_character(character: str) -> str:
 
 @cache
 def _cases() -> dict[str, tuple[int, ...]]:
-    """Return the case variants of each folded character that has variants."""
     groups: dict[str, list[int]] = {}
     for code in range(_LAST_CASED + 1):
         form = _folded_character.__wrapped__(chr(code))
@@ -275,11 +265,7 @@ _Agree: TypeAlias = Callable[[_Unit, _Unit], bool]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Folders:
-    """The part of a pattern before the last name, split at the gaps.
-
-    `start` is the text before the first wildcard, in the form `/path/`. Every matching path begins with
-    `start`. `is_literal` is true if there is no wildcard.
-    """
+    """The folder part of a pattern, split at each `**`."""
 
     pieces: tuple[tuple[Name, ...], ...]
     start: str
@@ -288,13 +274,10 @@ class _Folders:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """A valid pattern. Only `parse_pattern` creates patterns.
+    """A valid pattern for file paths or resources, created by `parse_pattern`.
 
-    If `text` is parsed again, the result is the same pattern. `prefix` is the part of the path before the
-    first name with a wildcard, case-folded if case is ignored. The `prefix` of a resource is the whole text.
-    Two patterns can overlap only if one prefix consists of the first names of the other. The other fields are
-    private to this module. `start` is the text before the first wildcard. `start` has the form `/path/`, so
-    that each name ends with a slash.
+    `text` is the normalised pattern. `prefix` is the part of the path before the first name with a wildcard.
+    For a resource, `prefix` is the whole text.
     """
 
     text: str
@@ -308,9 +291,10 @@ class Pattern:
 
 
 def parse_pattern(raw: str, *, case_sensitive: bool = True) -> Pattern:
-    """Parse a pattern. If the `text` of the result is parsed again, the result is the same pattern.
+    """Parse a pattern.
 
-    A leading `./`, double slashes and repeated stars are removed. A trailing slash means everything below.
+    Normalisation removes a leading `./`, double slashes and repeated stars. A trailing slash in a pattern
+    matches everything below the folder.
 
     Raises:
         InvalidPattern: `raw` is blank, too long, absolute, malformed or in the notation of another file
@@ -320,10 +304,9 @@ def parse_pattern(raw: str, *, case_sensitive: bool = True) -> Pattern:
 
 
 def spelled(raw: str) -> list[str]:
-    """Return the patterns in a caller's text, in Unicode NFC. A text with `{a,b}` means two patterns.
+    """Return the patterns in a caller's text, in Unicode NFC.
 
-    Spaces, quotes and backticks around the text are removed. Braces without a comma are plain text, and so is
-    a brace in a set (`[{]`).
+    Braces such as `{a,b}` produce one pattern per alternative.
 
     Raises:
         InvalidPattern: The text excludes files (`!a`), ends with line numbers, lists several paths, or means
@@ -352,7 +335,7 @@ def spelled(raw: str) -> list[str]:
 
 
 def _refuse_lines_and_lists(raw: str, text: str) -> None:
-    """Raise an error if line numbers follow a path, or if the text lists several paths.
+    """Raise an error if a pattern ends with line numbers, or lists several paths.
 
     Raises:
         InvalidPattern: The text has one of these forms. The remedy names the paths.
@@ -388,7 +371,7 @@ def _refuse_lines_and_lists(raw: str, text: str) -> None:
 
 
 def _refuse_written_lists(raw: str, text: str) -> None:
-    """Raise an error if the text is a list, such as `[README.md]`, which would match names of one character.
+    """Raise an error if the text is a list in brackets, such as `[README.md]`.
 
     Raises:
         InvalidPattern: Brackets around the whole text cannot mean a set of characters or a name.
@@ -421,10 +404,6 @@ def _paths_text(paths: Sequence[str]) -> str:
 
 
 def _alternatives(text: str) -> Iterator[str]:
-    """Yield the texts to which the braces expand. For over 100 groups, yield over 100 equal texts.
-
-    The number of steps is proportional to the length of the text, not to its square.
-    """
     open_groups: list[list[int]] = []
     groups: list[list[int]] = []
     for match in re.finditer(r"[{},]", text):
@@ -447,7 +426,7 @@ def _alternatives(text: str) -> Iterator[str]:
 
 
 def list_prefixes(prefix: str) -> tuple[str, ...]:
-    """Return all prefixes of a prefix that end with a whole name, from "" to the prefix, shortest first."""
+    """Return all parent prefixes of a prefix, from "" to the prefix, shortest first."""
     names = prefix.split("/") if prefix else []
     return tuple("/".join(names[:count]) for count in range(len(names) + 1))
 
@@ -455,9 +434,7 @@ def list_prefixes(prefix: str) -> tuple[str, ...]:
 def matches(pattern: Pattern, path: str) -> bool:
     """Return whether a pattern covers a path, which is relative to the project root.
 
-    The path must not contain `.`, `..` or empty names.
-
-    A literal covers itself and everything below it.
+    A pattern without wildcards covers the path that it names, and all paths inside if the path is a folder.
     """
     if pattern.is_resource:
         return path == pattern.text
@@ -471,10 +448,9 @@ def matches(pattern: Pattern, path: str) -> bool:
 
 
 def covers(pattern: Pattern, held: Pattern) -> bool:
-    """Return whether `pattern` covers every path that `held` matches, as src or src/** covers src/*.py.
+    """Return whether `pattern` covers every path that `held` covers, as `src/**` covers `src/*.py`.
 
-    A literal `held` may name a file or a folder, and both must be covered. A pattern with character classes
-    covers only an equal pattern, and only an equal pattern covers it.
+    A pattern with character classes covers only the identical pattern.
     """
     if (
         pattern.text == held.text
@@ -493,7 +469,7 @@ _NOBODYS: Final = "\ue000"
 
 
 def _samples(text: str) -> Iterator[str]:
-    """Yield two paths that match a pattern: one with few, short names, and one with many, long names."""
+    """Yield a path with short names and a path with long names, each of which matches a pattern."""
     *above, last = text.split("/")
     for gap, run in (([], 3), ([_NOBODYS] * 3, 41)):
         names = [part for name in above for part in (gap if name == "**" else [name])]
@@ -502,10 +478,7 @@ def _samples(text: str) -> Iterator[str]:
 
 
 def overlap(a: Pattern, b: Pattern) -> bool:
-    """Return whether two patterns overlap, according to the rules in the module's docstring.
-
-    The order of the two patterns does not matter.
-    """
+    """Return whether two patterns can match a common path."""
     return bool(overlapping(a, (b,)))
 
 
@@ -524,7 +497,6 @@ def overlapping(new: Pattern, live: Sequence[Pattern]) -> list[int]:
 
 
 def _meet(new: Pattern, other: Pattern, decided: dict[_Folders, bool]) -> bool:
-    """Return whether two patterns with compatible starts overlap. `decided` caches results for folders."""
     if new.is_literal and other.start.startswith(new.start):
         return True
     if other.is_literal and new.start.startswith(other.start):
@@ -570,7 +542,6 @@ def _glob_takes(glob: Glob, name: str) -> bool:
 
 
 def _chains_meet(a: Sequence[Sequence[_Unit]], b: Sequence[Sequence[_Unit]], agree: _Agree[_Unit]) -> bool:
-    """Return whether any sequence matches both chains. The module's docstring explains the cases."""
     if len(a) > 1 and len(b) > 1:
         return all(map(agree, a[0], b[0])) and all(map(agree, reversed(a[-1]), reversed(b[-1])))
     if len(a) > 1:
@@ -591,11 +562,6 @@ def _fits(chain: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[
 
 
 def _follow(pieces: Sequence[Sequence[_Unit]], row: Sequence[_Unit], agree: _Agree[_Unit]) -> bool:
-    """Return whether all pieces occur in `row`, one after another, in this order.
-
-    In a short row, each position is tried. For a long row, a set of positions is an integer with one bit for
-    each position. So a piece of n units needs n steps, regardless of the number of partial matches.
-    """
     first = 0
     if len(row) <= _SHORT:
         for piece in pieces:
@@ -722,7 +688,6 @@ def _check_wildcards(raw: str, path: str, case_sensitive: bool) -> None:
 
 
 def _written_names(raw: str) -> list[str]:
-    """Return the names in a pattern in their canonical spelling."""
     names: list[str] = []
     parts = raw.split("/")
     for part in (*parts, "**") if parts[-1] in ("", ".") else parts:

@@ -6,6 +6,7 @@ as a person. The operator adds people. A person answers on the pages, or from th
 assigned.
 """
 
+from contextlib import suppress
 from typing import Final
 
 from postroom.contracts.errors import (
@@ -37,7 +38,9 @@ _EVERYBODY: Final = frozenset({"all", "everybody", "everyone", "*"})
 
 
 def find_agent(tx: RecordReads, project: Project, name: str) -> Agent:
-    """Return the agent with this name in the project. A person may also be named as `human:name`.
+    """Return the agent of a project by name.
+
+    The name of a person may begin with `human:`.
 
     Raises:
         UnknownAgent: No agent has the name. The error lists the most similar names.
@@ -48,7 +51,7 @@ def find_agent(tx: RecordReads, project: Project, name: str) -> Agent:
 
 
 def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
-    """Return the error that the project has no agent with this name."""
+    """Return the error that a project has no agent with the given name."""
     if name.startswith(PERSONS):
         return UnknownAgent(
             f"{shown(name)} is a person, but only an agent of {project.slug} can act here",
@@ -82,7 +85,7 @@ def unknown_agent(tx: RecordReads, project: Project, name: str) -> UnknownAgent:
 
 
 def find_person(tx: RecordReads, projects: ProjectReads, address: str) -> tuple[Project, Agent]:
-    """Return the person with the name or the address `human:name` or `chat:platform/id`.
+    """Return the person with a given name, or with an address such as `human:name` or `chat:platform/id`.
 
     Raises:
         UnknownAgent: No person has that name or that chat. The error lists the most similar names.
@@ -120,18 +123,32 @@ def find_address(context: ReadContext, home: Project, address: str) -> tuple[Pro
         return find_person(context.tx, context.projects, address)
     name, at, key = address.partition("@")  # split at the first `@`: a path may contain more
     if not at:
-        return home, find_agent(context.tx, home, address)
+        try:
+            return home, find_agent(context.tx, home, address)
+        except UnknownAgent as error:
+            if remedy := person_remedy(context, address):
+                raise UnknownAgent(
+                    error.message, value=address, remedy=remedy, details=error.details
+                ) from error
+            raise
     if not key:
         raise UnknownProject(f"{shown(address)} has no project after '@'", value=address)
     project = find_project(context.projects, key)
     return project, find_agent(context.tx, project, name)
 
 
-def check_token(context: ReadContext, agent: Agent) -> None:
-    """Raise an error unless the caller has proved that it may act as `agent`.
+def person_remedy(context: ReadContext, name: str) -> str:
+    """Return a hint on how to address a person, or "" if no person has the name."""
+    with suppress(UnknownAgent):
+        _, person = find_person(context.tx, context.projects, name)
+        return f"for the person, write {HUMAN}{person.name}"
+    return ""
 
-    A token in a call is always checked, but only an installation in verified mode requires a token. An agent
-    whose run the server executes needs no token.
+
+def check_token(context: ReadContext, agent: Agent) -> None:
+    """Raise an error unless the caller may act as `agent`.
+
+    A token in a call is always checked. Only an installation in verified mode requires a token.
 
     Raises:
         TokenRequired, WrongToken, IdentityMismatch: The caller has not proved that it is the agent.
@@ -155,7 +172,7 @@ def check_token(context: ReadContext, agent: Agent) -> None:
 
 
 def refuse_unknown_token(context: ReadContext) -> None:
-    """Raise `WrongToken` if the call contains an unknown token, in any operation."""
+    """Raise `WrongToken` if the call contains an unknown token."""
     token = context.caller.agent_token
     if token is None:
         return
@@ -166,7 +183,7 @@ def refuse_unknown_token(context: ReadContext) -> None:
 
 
 def refuse_making(context: ReadContext) -> None:
-    """Raise `TokenRequired` or `NotPermitted` unless the caller may create agents on this server."""
+    """Raise `TokenRequired` or `NotPermitted` unless the caller may create agents."""
     if context.caller.agent_id is not None:
         raise NotPermitted(
             "a run acts as its own agent and cannot create other agents", value=context.caller.agent_id
@@ -179,7 +196,7 @@ def refuse_making(context: ReadContext) -> None:
 
 
 def refuse_to_speak_for(context: ReadContext, project: Project) -> None:
-    """Raise `NotPermitted` if a caller other than postroom creates a person or acts as a person."""
+    """Raise `NotPermitted` if an agent tries to create a person or to act as a person."""
     if project.human_key == PEOPLE_KEY and not context.caller.postroom:
         raise NotPermitted(
             "agents cannot act for a person or create people",
@@ -189,7 +206,7 @@ def refuse_to_speak_for(context: ReadContext, project: Project) -> None:
 
 
 def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, Agent]:
-    """Check the identity of the caller, and return the project and the agent as which the call acts."""
+    """Return the project and the agent of a call, after checking that the caller may act as the agent."""
     project = find_project(context.projects, project_key)
     agent = find_agent(context.tx, project, name)
     refuse_to_speak_for(context, project)
@@ -201,9 +218,9 @@ def acting(context: ReadContext, project_key: str, name: str) -> tuple[Project, 
 def acting_active(
     context: WriteContext, project_key: str, name: str, *, may_be_retired: bool = False
 ) -> tuple[Project, Agent]:
-    """Return the project and the agent of a call that changes data, and record that the agent is active.
+    """Return the project and the agent of a call that changes data, and record the agent's activity.
 
-    Activity extends the agent's reservations. The activity is stored at most once in each interval.
+    Activity extends the agent's reservations.
 
     Raises:
         AgentRetired: The agent is retired.
@@ -224,10 +241,9 @@ def as_reason(error: PostroomError) -> dict[str, object]:
 def visible_message(
     context: ReadContext, project: Project, agent: Agent, message_id: int
 ) -> tuple[Message, list[Recipient]]:
-    """Return a message that the agent can see, with its recipients.
+    """Return a message and its recipients if the agent can see the message.
 
-    An agent sees the messages of its project, and the messages that it received. A person on the pages sees
-    the messages of all projects.
+    An agent sees the messages of its project, and the messages that the agent received.
 
     Raises:
         UnknownMessage: The agent cannot see a message with this id.

@@ -38,11 +38,13 @@ from postroom.mail.identity import acting, acting_active, visible_message
 from postroom.mail.outgoing import wake_key
 from postroom.mail.projects import PEOPLE_SLUG, format_address
 from postroom.mail.views import (
+    NOT_TAKEN,
     AttachmentPart,
     InboxView,
     MessageView,
     attachment_part,
     attachment_resource,
+    delivery_state,
     fit,
     fit_bodies,
     inbox_view,
@@ -58,7 +60,10 @@ _MAX_ON_THEIR_WAY = 500
 
 
 class InboxEvents(TypedDict):
-    """Messages in order of arrival; pass `next` as `after` of the next call."""
+    """A page of an inbox in order of arrival.
+
+    Pass `next` as `after` of the next call.
+    """
 
     events: list[InboxView]
     next: int
@@ -67,7 +72,7 @@ class InboxEvents(TypedDict):
 
 
 class MarkView(TypedDict):
-    """A read mark."""
+    """Whether and when a message was marked as read."""
 
     message_id: int
     read: bool
@@ -75,14 +80,17 @@ class MarkView(TypedDict):
 
 
 class Acknowledgement(MarkView):
-    """The acknowledgement of one message."""
+    """Whether and when a message was read and acknowledged."""
 
     acknowledged: bool
     acknowledged_at: str | None
 
 
 class AckView(TypedDict, total=False):
-    """The acknowledgement of one message; for several messages, `messages` lists them in the given order."""
+    """The acknowledgement of a message.
+
+    For a call with several messages, `messages` lists all acknowledgements in the given order.
+    """
 
     message_id: int
     read: bool
@@ -93,7 +101,7 @@ class AckView(TypedDict, total=False):
 
 
 class RecipientStatus(TypedDict):
-    """The state of a message at one recipient."""
+    """The delivery state of a message for one recipient."""
 
     name: str
     kind: str
@@ -110,7 +118,7 @@ class RecipientStatus(TypedDict):
 
 
 class DeliveryView(TypedDict):
-    """The delivery of a message: stored is not announced, announced not read, and read not acknowledged."""
+    """The delivery state of a message for each recipient."""
 
     message_id: int
     subject: str
@@ -121,7 +129,7 @@ class DeliveryView(TypedDict):
 def inbox_views(
     context: ReadContext, project: Project, reader: Agent, entries: Sequence[InboxEntry], *, bodies: bool
 ) -> list[InboxView]:
-    """Return messages as their recipient sees them, in order, up to the size limit of a result."""
+    """Return inbox entries as a recipient sees them, in order, up to the size limit of a result."""
     messages = [entry.message for entry in entries]
     views = shown_messages(context, project, messages, viewer=reader, bodies=bodies)
     return fit(list(map(inbox_view, entries, views)))
@@ -135,7 +143,7 @@ def shown_messages(
     viewer: Agent | None = None,
     bodies: bool = True,
 ) -> list[MessageView]:
-    """Return complete messages as a project sees them, with two queries for all of them."""
+    """Return messages with recipients and attachments, as agents of a project see the messages."""
     ids = [message.id for message in messages]
     recipients = context.tx.recipients(ids) if ids else {}
     attachments = context.tx.attachments(ids) if ids else {}
@@ -169,7 +177,7 @@ def _slugs(tx: RecordReads, home: Project, messages: Iterable[Message]) -> dict[
 
 
 def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
-    """Return the messages of an agent, or the message with the given id, without marking them as read.
+    """Return messages in an agent's inbox without marking the messages as read.
 
     Raises:
         InvalidArgument: Both `after` and `before` were given.
@@ -217,7 +225,7 @@ def _past(text: str | None, now: int) -> int | None:
 
 
 def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEvents:
-    """Return messages after a cursor, including recalled ones, each once and in the order of arrival.
+    """Return the messages after a cursor in order of arrival, including recalled messages.
 
     Raises:
         CursorExpired: Entries after the cursor were deleted.
@@ -254,7 +262,10 @@ def _refuse_cursor_ahead(reader: Agent, after: int) -> None:
 
 
 def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
-    """Return a message. The body starts at `offset`, and is cut to the size limit of a result."""
+    """Return a message.
+
+    The body starts at `offset`, and is cut to the size limit of a result.
+    """
     project, agent = acting(context, asked.project_key, asked.agent_name)
     message, _ = visible_message(context, project, agent, asked.message_id)
     views = shown_messages(context, project, [message], viewer=agent)
@@ -263,7 +274,7 @@ def get_message(context: ReadContext, asked: GetMessage) -> MessageView:
 
 
 def get_attachment(context: ReadContext, asked: GetAttachment) -> AttachmentPart:
-    """Return a part of an attached file, from `offset` up to the size limit of a result.
+    """Return a part of an attachment, from `offset` up to the size limit of a result.
 
     Raises:
         UnknownMessage: The agent cannot see a message with this id, or the message has no such file.
@@ -273,7 +284,7 @@ def get_attachment(context: ReadContext, asked: GetAttachment) -> AttachmentPart
 
 
 def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachment, bytes]:
-    """Return an attached file, or its preview, with the bytes.
+    """Return an attachment with the content of the file or of the preview.
 
     Raises:
         InvalidArgument: Several files of the message match.
@@ -299,7 +310,7 @@ def attached_file(context: ReadContext, asked: GetAttachment) -> tuple[Attachmen
 
 
 def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAttachment) -> Attachment:
-    """Return the attachment with this digest or name, or the only attachment if neither is given.
+    """Return the attachment with the requested digest or name, or the message's only attachment.
 
     Raises:
         InvalidArgument: Several attachments match.
@@ -332,7 +343,10 @@ def _attachment(message_id: int, attachments: Sequence[Attachment], asked: GetAt
 
 
 def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView:
-    """Mark a message as read by its recipient. Only the first mark counts."""
+    """Mark a message as read by the recipient.
+
+    A repeated call does not change the time of the mark.
+    """
     _, agent = acting_active(context, asked.project_key, asked.agent_name, may_be_retired=True)
     read_at = context.tx.mark_read(asked.message_id, agent.id, context.now)
     if read_at is None:
@@ -341,7 +355,9 @@ def mark_message_read(context: WriteContext, asked: MarkMessageRead) -> MarkView
 
 
 def acknowledge_message(context: WriteContext, asked: AcknowledgeMessage) -> AckView:
-    """Acknowledge messages for their recipient. Only the first acknowledgement counts.
+    """Acknowledge messages on behalf of the recipient.
+
+    A repeated call does not change the time of the acknowledgement.
 
     Raises:
         InvalidArgument: Both or neither of `message_id` and `message_ids` were given.
@@ -387,21 +403,19 @@ def _not_received_error(agent: Agent, message_id: int) -> UnknownMessage:
 
 
 def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView:
-    """Return the state of a message at each recipient."""
+    """Return the delivery state of a message for each recipient."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     message, recipients = visible_message(context, project, agent, asked.message_id)
     hidden = {recipient.agent_id for recipient in visible_hidden(message, recipients, agent)}
     shown = [recipient for recipient in recipients if recipient.kind != "bcc" or recipient.agent_id in hidden]
     message_runs = context.tx.message_runs([message.id])[message.id]
-    untouched = [
-        recipient
+    states = {
+        recipient.agent_id: delivery_state(message, recipient, message_runs.get(recipient.agent_id))
         for recipient in shown
-        if recipient.read_at is None and recipient.agent_id not in message_runs
-    ]
+    }
+    untouched = [recipient for recipient in shown if states[recipient.agent_id] in NOT_TAKEN]
     woken = context.tx.with_runner([recipient.agent_id for recipient in untouched]) if untouched else {}
-    is_held = [
-        recipient for recipient in untouched if recipient.agent_id in woken and message.recalled_at is None
-    ]
+    is_held = [recipient for recipient in untouched if recipient.agent_id in woken]
     agents = context.tx.agents_by_id([recipient.agent_id for recipient in is_held]) if is_held else {}
     # Find out why the chat of each person does not show the message yet: quiet hours, or the last error.
     people = [
@@ -413,7 +427,7 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
     rows = context.tx.outbox.open(CHAT_KIND, limit=_MAX_ON_THEIR_WAY) if keys else ()
     value = ((keys.get(str(row.payload.get("mail_key"))), row.last_error) for row in rows)
     on_its_way = {agent_id: why for agent_id, why in value if agent_id is not None and why is not None}
-    held = open_questions.held(context.tx, message, is_held, agents) | on_its_way
+    held = open_questions.held(context.tx, message, is_held, agents)[0] | on_its_way
     return {
         "message_id": message.id,
         "subject": message.subject,
@@ -423,7 +437,7 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
                 recipient,
                 message_runs.get(recipient.agent_id),
                 project,
-                recalled=message.recalled_at is not None,
+                state=states[recipient.agent_id],
                 waits=held.get(recipient.agent_id),
             )
             for recipient in shown
@@ -432,18 +446,8 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
 
 
 def _status(
-    one: Recipient, message_run: MessageRun | None, home: Project, *, recalled: bool, waits: str | None
+    one: Recipient, message_run: MessageRun | None, home: Project, *, state: str, waits: str | None
 ) -> RecipientStatus:
-    # Find the most advanced state of the message at the recipient.
-    reached = (
-        ("recalled", recalled),
-        ("acknowledged", one.acked_at is not None),
-        ("read", one.read_at is not None),
-        ("failed", message_run is not None and bool(message_run.failure)),
-        ("delivered", message_run is not None),
-        ("announced", one.announced_at is not None),
-    )
-    state = next((state for state, is_so in reached if is_so), "stored")
     return {
         "name": format_address(one.name, one.project_slug, home.slug),
         "kind": one.kind,

@@ -31,7 +31,7 @@ _NAMED: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergePlan:
-    """The effects and the obstacles of a merge."""
+    """The changes that a merge of two projects would make, and the reasons that prevent the merge."""
 
     source: Project
     target: Project
@@ -55,10 +55,10 @@ def plan_merge(
     renames: Mapping[str, str] | None = None,
     rename_equal: bool = False,
 ) -> MergePlan:
-    """Return the effects and the obstacles of a merge, without changing anything.
+    """Plan a merge of two projects, without changing anything.
 
-    `renames` maps names of agents in the source to their new names. With `rename_equal`, every other agent of
-    the source whose name exists in the target gets a number, as in `Ada-2`.
+    `renames` maps names of agents in the source project to new names. With `rename_equal`, agents whose names
+    exist in the target project get a number, as in `Ada-2`.
 
     Raises:
         UnknownProject: No project has one of these names.
@@ -131,7 +131,7 @@ def _free_name(tx: MailReads, source: Project, target: Project, name: str, taken
 
 
 def _no_rename(tx: MailReads, homes: Sequence[Project], agent: Agent | None, old: str, new: str) -> str:
-    """Return why an agent cannot get a name, or "" if it can.
+    """Return the reason why an agent cannot get a name, or "" if the name is allowed.
 
     Raises:
         InvalidName: The name is invalid or reserved.
@@ -156,7 +156,7 @@ def merge(
     renames: Mapping[str, str] | None = None,
     rename_equal: bool = False,
 ) -> MergePlan:
-    """Merge a project into another one, and return the executed plan.
+    """Merge the source project into the target project, and return the executed plan.
 
     Raises:
         UnknownProject, InvalidArgument, InvalidName: As for `plan_merge`.

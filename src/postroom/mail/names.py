@@ -59,7 +59,7 @@ Turtle Vale Valley Vine Viper Volcano Vole Walnut Walrus Warbler Waterfall Wave 
 Wheat Willow Wind Wolf Wombat Wood Woodpecker Wren Yak Yarrow Yew Zebra Zephyr Zinnia
 """
 
-RESERVED = frozenset({"assistant", "developer", "human", "postroom", "system", "tool", "user"})
+RESERVED = frozenset({"assistant", "developer", "human", "nobody", "postroom", "system", "tool", "user"})
 """The names that new agents and people cannot get, because a model could confuse a name with a role."""
 RECIPIENTS = frozenset({"all", "chat", "everybody", "everyone", "me", "thread"})
 """The names that new agents and people cannot get, because a name could mean other recipients."""
@@ -74,12 +74,12 @@ NOUNS = tuple(_NOUNS.split())
 
 
 def generate_name(dice: random.Random) -> str:
-    """Return a name such as `GreenLake`."""
+    """Return a random agent name such as `GreenLake`."""
     return dice.choice(ADJECTIVES) + dice.choice(NOUNS)
 
 
 def check_name(name: str, *, of: str = "an agent") -> str:
-    """Return a chosen name, if it is valid.
+    """Return a name unchanged, or raise an error for an invalid name.
 
     Raises:
         InvalidName: The name is invalid. The remedy suggests a valid name.
@@ -98,7 +98,7 @@ def check_name(name: str, *, of: str = "an agent") -> str:
 
 
 def check_new_name(name: str) -> str:
-    """Return a new name, if it is valid and no model could confuse it with a role or other recipients.
+    """Return a new name unchanged, or raise an error for an invalid or reserved name.
 
     Raises:
         InvalidName: The name is invalid or reserved, or looks like a reserved name: `System.`, `5ystem`,
@@ -136,5 +136,5 @@ def nearest(name: str, known: Iterable[str], *, count: int = 3) -> list[str]:
 
 
 def shown(text: str, *, limit: int = 80) -> str:
-    """Return a text in quotes for an error message, cut if it is long."""
+    """Return a text in quotes for an error message, cut to `limit` characters."""
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")

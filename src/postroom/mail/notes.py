@@ -44,7 +44,10 @@ _MORE: Final = "{} more: call find_notes."
 
 
 class NoteView(TypedDict):
-    """A note; `replaced_by` is there if another note replaced it."""
+    """A note of a project.
+
+    `replaced_by` is present if another note has replaced the note.
+    """
 
     id: int
     subject: str
@@ -61,14 +64,19 @@ class NoteView(TypedDict):
 
 
 class NotesView(TypedDict):
-    """Notes, newest first; `more` is the number of matching notes that are not listed."""
+    """Notes of a project, newest first.
+
+    `more` is the number of matching notes that are not listed.
+    """
 
     notes: list[NoteView]
     more: int
 
 
 def add_note(context: WriteContext, asked: AddNote) -> NoteView:
-    """Store a note, and end the notes that it replaces. If an equal note is active, extend that note.
+    """Store a note, and end the notes that the new note replaces.
+
+    If an identical note is active, extend the active note.
 
     Raises:
         NoteContradicts: An active note on the same subject and files has another text, or a note that the new
@@ -125,7 +133,7 @@ def add_note(context: WriteContext, asked: AddNote) -> NoteView:
 
 
 def find_notes(context: ReadContext, asked: FindNotes) -> NotesView:
-    """Return one note, or the active notes that contain all words of a query and concern one of the paths.
+    """Return one note, or the active notes that match a query and a list of paths.
 
     Raises:
         UnknownNote: The project has no note with this id.
@@ -145,7 +153,7 @@ def find_notes(context: ReadContext, asked: FindNotes) -> NotesView:
 
 
 def notes_with(notes: Iterable[Note], query: str) -> list[Note]:
-    """Return the notes whose subject, text or paths contain each word of a query, ignoring case."""
+    """Return the notes whose subject, text or paths contain every word of a query, ignoring case."""
     words = _plain(query).split()
     return [
         note
@@ -155,7 +163,9 @@ def notes_with(notes: Iterable[Note], query: str) -> list[Note]:
 
 
 def end_note(context: WriteContext, asked: EndNote) -> NoteView:
-    """End a note that is no longer true. Any agent of the project may do this.
+    """End a note that is no longer true.
+
+    Any agent of the project may end the note.
 
     Raises:
         UnknownNote: The project has no active note with this id.
@@ -170,7 +180,7 @@ def end_note(context: WriteContext, asked: EndNote) -> NoteView:
 
 
 def note_views(tx: RecordReads, notes: Sequence[Note]) -> list[NoteView]:
-    """Return notes as callers see them."""
+    """Return notes with the names of the authors."""
     names = _authors(tx, notes)
     views = list[NoteView]()
     for note in notes:
@@ -195,14 +205,14 @@ def note_views(tx: RecordReads, notes: Sequence[Note]) -> list[NoteView]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenNotes:
-    """The notes that a session or a run must receive now, as text."""
+    """The notes that a session or run must receive now, as one text."""
 
     text: str
     place: str
     ids: tuple[int, ...]
 
     def record(self, tx: RecordWrites, now: int) -> None:
-        """Record that the session or run has received the notes, so that it does not receive them again."""
+        """Record that the session or run has received the notes."""
         tx.give_notes(self.place, self.ids, now=now)
         tx.purge_given(now - GIVEN_KEPT, limit=_PURGED_AT_ONCE)
 
@@ -218,15 +228,10 @@ def notes_to_give(  # noqa: PLR0913 - whose notes, and which of them, by name
     with_own: bool = True,
     mail_thread: str = "",
 ) -> GivenNotes | None:
-    """Return the notes for an agent's files and tasks, or None if there are none.
+    """Return the notes for an agent's files and tasks, or None if no notes are due.
 
-    Notes that the agent has already received in this place are omitted; a place is a session or a run. The
-    result contains the notes on the tasks that the agent has claimed, and on the files that the agent has
-    reserved or that these tasks name. Notes that name no file and no task are included, too. On the mail
-    thread of a task, only that task counts. With `again`, notes that the agent has received in this place are
-    included. Without `with_own`, notes by the agent itself are omitted if it wrote them after it had received
-    the first notes. Notes on a task come first, then notes on files, each newest first. Notes that exceed the
-    token budget are only counted.
+    `place` is the session or run that receives the notes. Notes that the session or run has already received
+    are omitted unless `again` is true. Notes beyond the token budget are counted but not shown.
     """
     notes = tx.active_notes(project.id, now=tx.now())
     if notes and not (again and with_own):
@@ -260,7 +265,6 @@ def notes_to_give(  # noqa: PLR0913 - whose notes, and which of them, by name
 
 
 def _within_budget(tx: RecordReads, notes: Sequence[Note], tokens: int, place: str) -> GivenNotes | None:
-    """Return the first notes that fit into the token budget, and the number of the other notes."""
     names = _authors(tx, notes)
     left = tokens * _BYTES_OF_TOKEN - len(_HEAD) - len(_MORE) - 10
     lines, ids = [_HEAD], list[int]()
@@ -300,7 +304,7 @@ def _require_note(context: ReadContext, project: Project, note_id: int) -> Note:
 
 
 def _check_replaceable(context: WriteContext, project: Project, note: Note, active: set[int]) -> None:
-    """Raise an error if a note to replace is unknown, has ended, or was replaced already."""
+    """Raise an error if a note to replace is unknown, has ended, or was already replaced."""
     for number in note.replaces:
         if number in active:
             continue
@@ -317,7 +321,6 @@ def _check_replaceable(context: WriteContext, project: Project, note: Note, acti
 
 
 def _contradiction(context: WriteContext, note: Note, others: Sequence[Note]) -> NoteContradicts:
-    """Return the error that shows the texts of the other notes, and how to decide between them."""
     names = _authors(context.tx, others)
     text = "; ".join(
         f"note {note.id} of {names.get(note.author_id, '?')} ({iso(note.created_at)[:10]}) says "
@@ -338,7 +341,6 @@ def _contradiction(context: WriteContext, note: Note, others: Sequence[Note]) ->
 
 
 def _same_subject(rules: Rules, old: Note, new: Note) -> bool:
-    """Return whether two notes have the same subject, and at least one file or task in common."""
     if _subject(old.subject) != _subject(new.subject):
         return False
     if old.task_id is not None and new.task_id is not None and old.task_id != new.task_id:
@@ -356,7 +358,6 @@ def _plain(text: str) -> str:
 
 
 def _meet(rules: Rules, some: Sequence[str], others: Sequence[str]) -> bool:
-    """Return whether any pattern in the list `some` overlaps any pattern in the list `others`."""
     sensitive = rules.case_sensitive_paths
     read = [parse_pattern(other, case_sensitive=sensitive) for other in others]
     return any(overlapping(parse_pattern(value, case_sensitive=sensitive), read) for value in some)

@@ -158,7 +158,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         options={
             **_HERE,
             "query": Option(help='Words, "phrases", prefix*, AND OR NOT, subject:word.'),
-            "limit": Option(metavar="N", help="Maximum number of messages."),
+            "limit": Option(metavar="N", help="Maximum number of messages to show."),
             "order": Option(help="Sort by newest or by best match."),
             "cursor": Option(
                 metavar="N", help="Start after the previous page: N is the `next` value of that page."
@@ -226,7 +226,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
         options={
             **_HERE,
             "agent_name": Option(name="--as", metavar="NAME", help="Only reservations of this agent."),
-            "limit": Option(metavar="N", help="Maximum number of reservations."),
+            "limit": Option(metavar="N", help="Maximum number of reservations to show."),
         },
     ),
     _looks(
@@ -242,7 +242,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             "task_id": Option(
                 name="--id", metavar="ID", help="Show only this task, with its text and evidence."
             ),
-            "limit": Option(metavar="N", help="Maximum number of tasks."),
+            "limit": Option(metavar="N", help="Maximum number of tasks to show."),
             "after": Option(
                 metavar="CURSOR",
                 help="Start after the previous page: CURSOR is the `next` value of that page.",
@@ -378,7 +378,7 @@ MAIL_OPERATIONS: tuple[Operation, ...] = (
             "query": Option(help="Only notes with these words."),
             "paths": Option(name="--path", metavar="PATH", help="Only notes about this file or pattern."),
             "note_id": Option(name="--id", metavar="ID", help="Only this note, active or not."),
-            "limit": Option(metavar="N", help="Maximum number of notes."),
+            "limit": Option(metavar="N", help="Maximum number of notes to show."),
         },
     ),
     _changes(

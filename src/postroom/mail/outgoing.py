@@ -19,7 +19,7 @@ ArchiveKind = Literal["agent", "message", "reservation"]
 
 
 def to_archive(context: WriteContext, kind: ArchiveKind, record_id: int, project_id: int) -> None:
-    """Queue a record for the archive, which later stores the state that the record then has."""
+    """Queue a record for the archive."""
     payload: dict[str, Json] = {"record": f"{kind}:{record_id}"}
     draft = OutboxDraft(kind=ARCHIVE, target=str(project_id), payload=payload, max_attempts=NO_END)
     context.tx.outbox.enqueue((draft,))
@@ -47,14 +47,14 @@ def list_records(payload: Mapping[str, Any]) -> list[str]:
 
 
 def list_deleted_ids(payload: Mapping[str, Any]) -> list[int]:
-    """Return the messages whose files the archive must remove, according to an outbox row."""
+    """Return the ids of the messages whose archive files an outbox row removes."""
     return [number for number, _ in payload["messages"]] if payload["record"] == DELETION else []
 
 
 def deletion_to_archive(
     tx: MailWrites, messages: Sequence[Message], attached: Mapping[int, Sequence[Attachment]]
 ) -> None:
-    """Queue the removal of the files of deleted messages from the archive of their project."""
+    """Queue the removal of deleted messages from the archive of the messages' project."""
     hashes = {
         hash_
         for some in attached.values()
@@ -77,6 +77,6 @@ def wake_key(message_id: int, agent_id: int) -> str:
 
 
 def woken_by(key: str) -> tuple[int, int]:
-    """Return the message and the person in a key that `wake_key` created."""
+    """Return the message id and the person's id in a key of `wake_key`."""
     message_id, _, agent_id = key.partition("/")
     return int(message_id), int(agent_id)

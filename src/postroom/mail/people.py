@@ -37,7 +37,7 @@ _DIGITS = 10
 async def name_person(
     mail: "Mail", name: str, chat: ChatAddress | None, *, program: str = HUMAN_PROGRAM
 ) -> str:
-    """Add a person, or change the chat of an existing person, and return the stored name.
+    """Add a person, or change the chat address of an existing person, and return the person's name.
 
     Raises:
         InvalidName, NameTaken: The name cannot be used.
@@ -54,12 +54,12 @@ async def name_person(
 
 
 def name_visitor(chat: ChatAddress) -> str:
-    """Return the name of a visitor, which is derived from the address of the chat."""
+    """Return the generated name of a visitor, which depends only on the chat address."""
     return f"{chat.platform}-{sha256(chat.name.encode()).hexdigest()[:_DIGITS]}"
 
 
 def is_named(tx: MailReads, name: str) -> bool:
-    """Return whether the operator has added this person, and has not removed the person."""
+    """Return whether the operator has added a person who is still active."""
     known = tx.agent_addressed(PEOPLE_KEY, name)
     return known is not None and known.agent.retired_at is None and known.agent.program != VISITOR
 
@@ -68,13 +68,15 @@ _SERVER = Caller(postroom=True)
 
 
 class StoredChatDelivery:
-    """Records the delivery of messages to people with chats."""
+    """Records the delivery of messages to people who use chats."""
 
     def __init__(self, mail: "Mail") -> None:
         self._mail = mail
 
     async def arrived(self, key: str) -> None:
-        """Record that a message is shown in its chat. A repeated call does nothing.
+        """Record that a person's chat shows a message.
+
+        A repeated call does nothing.
 
         Raises:
             StoreError: The delivery could not be recorded.
@@ -90,7 +92,9 @@ class StoredChatDelivery:
         await self._mail.store.write(change)
 
     async def lost(self, key: str, why: str) -> None:
-        """Tell the sender of a message that the chat will not show it. A repeated call does nothing.
+        """Notify the sender that a person's chat will not show the message.
+
+        A repeated call does nothing.
 
         Raises:
             StoreError: The message to the sender could not be stored.
@@ -113,9 +117,7 @@ class StoredChatDelivery:
         await self._mail.store.write(change)
 
     async def prefer(self, chats: Sequence[ChatAddress]) -> str:
-        """Make the first chat in `chats` the address of the person whose address is now one of the chats.
-
-        Return the person's address.
+        """Make the first chat in `chats` the address of the chats' user, and return the address.
 
         Raises:
             UnknownAgent: No person, or more than one, has one of these chats as address.
@@ -140,7 +142,7 @@ class StoredChatDelivery:
         return await self._mail.store.write(change)
 
     async def catch_up(self, project: str, after: Mapping[str, int]) -> tuple[str, str, int]:
-        """Return the slug of a project, a summary for people, and the cursor for the next summary.
+        """Return the slug of a project, a summary of recent events, and the cursor for the next summary.
 
         Raises:
             UnknownProject: There is no such project, or no name was given and there are several projects.
@@ -168,10 +170,10 @@ class StoredChatDelivery:
         return await self._mail.store.read(look)
 
     async def reply(self, chats: Sequence[ChatAddress], message: int, text: str, *, key: str) -> str:
-        """Reply to a message as the person who has all these chats.
+        """Reply to a message as the person who uses the given chats, and return the recipients.
 
-        One of the chats is the address of the person. Return the address to which the reply was sent. If the
-        call is repeated with the same key, only one reply is sent.
+        If the reply does not answer an open question, the reason follows the recipients. Calls with the same
+        key send only one reply.
 
         Raises:
             UnknownMessage: No person with one of these chats has received this message.
@@ -188,13 +190,14 @@ class StoredChatDelivery:
         arguments = {**me, "sender_name": person, "body_md": text, "idempotency_key": key}
         sent = await self._mail.call("reply_message", arguments, caller=_SERVER)
         await self._mail.call("acknowledge_message", {**me, "agent_name": person}, caller=_SERVER)
-        return ", ".join(sent["deliveries"][0]["payload"]["to"])
+        reasons = [seen.partition(": ")[2] for delivery in sent["deliveries"] for seen in delivery["seen"]]
+        whom = ", ".join(sent["deliveries"][0]["payload"]["to"])
+        return ". ".join((whom, *(f"{reason[0].upper()}{reason[1:]}" for reason in reasons if reason)))
 
     async def pass_on(self, said: ChatWords) -> None:
-        """Send a message from a chat to a person, in the name of the person whose address the chat is.
+        """Send a message from a chat to a person.
 
-        If the chat is not the address of a person, a visitor is created for it. Mail to the visitor is shown
-        in the chat.
+        If the chat is nobody's address, a new visitor is the sender.
 
         Raises:
             StoreError: The message may or may not have been stored.
@@ -222,13 +225,13 @@ class StoredChatDelivery:
 
 
 def _reached_at(tx: MailReads, chat: ChatAddress) -> str | None:
-    """Return the person whose address a chat is, or the first-added person if there are several."""
+    """Return the name of the person with a chat address, or of the first-added one of several people."""
     people = tx.agents_by_id(sorted(tx.reached_at(chat)))
     return next((people[person].name for person in sorted(people)), None)
 
 
 def _reader_at(tx: MailReads, chats: Sequence[ChatAddress], message: int) -> str | None:
-    """Return the name of the person who received a message in one of the chats, or None."""
+    """Return the name of the person who received a message in one of the chats, or None if nobody did."""
     readers = [
         recipient for recipient in tx.recipients([message])[message] if recipient.project_slug == PEOPLE_SLUG
     ]

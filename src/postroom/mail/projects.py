@@ -39,7 +39,7 @@ PERSONS: Final = (HUMAN, CHAT)
 
 
 def checked_path(human_key: str) -> str:
-    """Return an absolute path without double or trailing separators, if it is valid.
+    """Return an absolute path without double or trailing separators.
 
     Raises:
         InvalidPath: The path is relative, is a placeholder, or contains `..` or control characters.
@@ -77,7 +77,10 @@ def _invalid(path: str, why: str) -> InvalidPath:
 
 
 def spelling(path: str) -> str:
-    """Return a normalised path, which is the same for the Windows, UNC and WSL spellings of a folder."""
+    """Return the normalised form of a path.
+
+    Windows, UNC and WSL paths to one folder have the same normalised form.
+    """
     plain = path.replace("\\", "/") if not path.startswith("/") else path
     if share := _WSL_SHARE.match(plain):
         plain = share[1]
@@ -95,7 +98,10 @@ def make_slug(path: str) -> str:
 
 
 def free_slug(projects: ProjectReads, path: str) -> str:
-    """Return the slug for a path. Add a short hash of the path if another project has the slug."""
+    """Return an unused slug for a path.
+
+    If another project has the usual slug, a hash is added.
+    """
     slug = make_slug(path)
     hashed = f"{slug}-{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     tried = chain((slug, hashed), (f"{hashed}-{number}" for number in count(2)))
@@ -104,7 +110,7 @@ def free_slug(projects: ProjectReads, path: str) -> str:
 
 
 def find_project(projects: ProjectReads, key: str) -> Project:
-    """Return the project to which a path or slug refers.
+    """Return the project with a given path or slug.
 
     Raises:
         UnknownProject: No project has the name. The error lists the most similar names.
@@ -139,7 +145,7 @@ def full_address(project: Project, agent: Agent) -> str:
 
 
 class OneProject(ProjectWrites):
-    """A view of the projects in which one project is visible, and no project can be created."""
+    """A restricted view of the projects, which shows a single project and cannot create projects."""
 
     def __init__(self, projects: MailWrites, project_id: int) -> None:
         self._all = projects

@@ -30,7 +30,7 @@ MAX_DEPTH = 8
 
 
 def parse_query(text: str) -> Query | None:
-    """Return the query in a text, or None if the text contains no word."""
+    """Parse a search query; return None for a text without words."""
     results: list[tuple[str, str]] = []
     position = 0
     while len(results) < MAX_PARTS and (match := _TOKEN.match(text, position)):
@@ -51,7 +51,7 @@ def _rest_of_word(text: str, start: int) -> str:
 
 
 def _is_indexed(text: str) -> bool:
-    """Return whether the index stores any part of a text. The index stores letters, digits and symbols."""
+    """Return whether the index stores any part of a text."""
     return any(
         character.isalnum() or (not character.isascii() and unicodedata.category(character)[0] == "S")
         for character in text
@@ -59,14 +59,13 @@ def _is_indexed(text: str) -> bool:
 
 
 class _Reader:
-    """A recursive-descent parser for tokens. The parser ignores parts without a word."""
+    """A recursive-descent parser for the tokens of a search query."""
 
     def __init__(self, tokens: list[tuple[str, str]]) -> None:
         self._tokens = tokens
         self._at = 0
 
     def query(self) -> Query | None:
-        """Parse the whole text. Ignore a surplus closing parenthesis."""
         parts = []
         while self._at < len(self._tokens):
             if part := self._any(0):
@@ -79,7 +78,7 @@ class _Reader:
         return self._tokens[self._at] if self._at < len(self._tokens) else None
 
     def _operator(self, word: str) -> bool:
-        """Consume an operator, if anything follows it."""
+        """Consume the next token if it is the operator `word` and has an operand."""
         if self._peek() != ("word", word) or self._at + 1 >= len(self._tokens):
             return False
         if self._tokens[self._at + 1][0] == "close":

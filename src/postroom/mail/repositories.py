@@ -28,7 +28,10 @@ _LARGEST_POINTER = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """An absolute path of a file. Projects whose folder is above `floor` are ignored."""
+    """An absolute path of a file.
+
+    Only projects in the folder `floor` and below can contain the file.
+    """
 
     path: str
     floor: str = ""
@@ -37,9 +40,9 @@ class Location:
 
 
 def list_locations(path: str, base: str) -> tuple[Location, ...]:
-    """Return the locations to which a path, written in the folder `base`, may refer, nearest first.
+    """Return the absolute locations to which a path in the folder `base` may refer, nearest first.
 
-    The call reads the disk, so do not make it on the event loop or in a transaction.
+    Blocks.
     """
     written = os.path.normpath(os.path.join(base, path))  # noqa: PTH118 - the text alone; links come later
     if not os.path.isabs(written):  # noqa: PTH117 - as above
@@ -55,7 +58,7 @@ def list_locations(path: str, base: str) -> tuple[Location, ...]:
 
 
 def locate(projects: ProjectReads, locations: Sequence[Location]) -> tuple[Project, str] | None:
-    """Return the project that contains a file, and the path of the file in it, or None if there is none."""
+    """Return the project that contains a file, and the relative path, or None for a file in no project."""
     for location in locations:
         for folder in _upwards(location):
             project = projects.project(folder) or next(
@@ -82,7 +85,7 @@ def _upwards(location: Location) -> Iterator[str]:
 
 
 def _find_worktree(path: Path) -> tuple[str, str]:
-    """Return the linked worktree that contains a path, and the main working tree, or "" for both if none."""
+    """Return the linked worktree that contains a path, and the main working tree, or two empty texts."""
     for folder in (path, *path.parents):
         pointer = _pointed_at(folder / ".git", "gitdir: ", folder)
         if pointer is None:
@@ -99,7 +102,7 @@ def _find_top(path: Path) -> str:
 
 
 def _pointed_at(file: Path, lead: str, base: Path) -> str | None:
-    """Return the path in one of Git's files, or "" if there is no path, None if the file is missing."""
+    """Return the path in a pointer file of Git, "" for an invalid file, or None for a missing file."""
     try:
         with file.open("rb") as stream:
             text = os.fsdecode(stream.read(_LARGEST_POINTER)).strip("\r\n")
@@ -121,7 +124,7 @@ _PAGE = 500
 
 
 class Repositories:
-    """Reads the folders that calls name, on threads."""
+    """Reads the Git identities of the folders that calls name."""
 
     def __init__(self, store: MailStore) -> None:
         self._store = store
@@ -129,9 +132,9 @@ class Repositories:
         self._read: set[int] = set()
 
     async def recognised(self, key: str, *, may_move: bool) -> Recognition | None:
-        """Read a folder that belongs to no project yet, or whose project has no known repository.
+        """Read the Git identity of a folder whose project or repository is not known yet.
 
-        With `may_move`, a project whose folder no longer exists is moved to this folder.
+        With `may_move`, a project whose own folder no longer exists is moved to the given folder.
         """
         path, known_project, unread = await self._store.read(lambda tx: self._look(tx, key))
         if known_project is not None and is_of_git(known_project.git_identity):
@@ -146,7 +149,6 @@ class Repositories:
         return read
 
     def _look(self, tx: MailReads, key: str) -> tuple[str, Project | None, list[Project]]:
-        """Return the folder to read, its project, if any, and other projects to which it may belong."""
         known_project = tx.project(key)
         path = checked_path(key) if known_project is None else key
         known_project = known_project or tx.project(path)
@@ -161,7 +163,7 @@ class Repositories:
         return path != known.human_key and not await asyncio.to_thread(is_folder, known.human_key)
 
     async def _move_project(self, known: Project | None, read: Recognition) -> None:
-        """Move a project whose folder no longer exists to this folder."""
+        """Move a project whose own folder no longer exists to the folder that was read."""
         folder, home = read.folder, read.folder.lasting
         kept_project = known or await self._store.read(lambda tx: match_project(tx, folder, folder.identity))
         if kept_project is None or not await self._is_homeless(kept_project, home):
@@ -175,11 +177,10 @@ class Repositories:
 def match_project(
     projects: ProjectReads, folder: RepositoryFolder | None, identity: str, *, is_said: bool = False
 ) -> Project | None:
-    """Return the project of a folder or of its repository. An identity that the caller states must match.
+    """Return the project of a folder or of the folder's repository.
 
-    A folder belongs to the same project as the folder that contains it. A symbolic link belongs to the
-    project of its target, and a worktree to the project of the main working tree. A renamed folder without a
-    repository keeps its project.
+    Subfolders and worktrees of a repository belong to the project of the repository. A renamed folder keeps
+    its project.
     """
     folders = () if folder is None else (folder.top, *folder.others)
     by_folder = next(filter(None, map(projects.project, folders)), None)
@@ -192,7 +193,7 @@ def match_project(
 
 
 def move_project(tx: MailWrites, known: Project, home: str) -> bool:
-    """Move a project to another folder, in which its runners then work. The former folder stays an alias.
+    """Move a project and its runners to another folder, and keep the former folder as an alias.
 
     Return False if another call has moved the project, or if the folder belongs to another project.
     """

@@ -37,18 +37,18 @@ from postroom.mail.views import ReservationView, reservation_view
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Two overlapping active reservations of different agents. `first` is the older one."""
+    """Two overlapping active reservations of different agents, the older reservation first."""
 
     first: Reservation
     second: Reservation
 
 
 class Numbered(Protocol):
-    """A record that has a number as its id."""
+    """A record with a number as id."""
 
     @property
     def id(self) -> int:
-        """Return the number."""
+        """The number of the record."""
         ...
 
 
@@ -56,9 +56,9 @@ N = TypeVar("N", bound=Numbered)
 
 
 def together(pairs: Iterable[tuple[N, N]]) -> list[list[N]]:
-    """Combine pairs of records into groups: all pairs that are connected by common records form one group.
+    """Combine pairs of records into groups: pairs with a common record are in one group.
 
-    Groups and the records of a group are ordered by id, so the oldest is first.
+    Groups and records are ordered by id.
     """
     groups: dict[int, list[N]] = {}
     for first, second in pairs:
@@ -92,10 +92,9 @@ class Held:
 
 
 def held_by_others(context: ReadContext, project: Project, agent: Agent, paths: Sequence[str]) -> list[Held]:
-    """Return the files that other agents have reserved exclusively, each with its oldest reservation.
+    """Return the files that other agents have reserved exclusively, each with the oldest reservation.
 
-    Paths are relative to the project's folder. Shared reservations of other agents are ignored. An exclusive
-    reservation is also ignored if the agent itself has an older reservation that covers the file.
+    Paths are relative to the project's folder. A file that the agent itself reserved first is omitted.
     """
     sensitive = context.rules.case_sensitive_paths
     composed = {path: unicodedata.normalize("NFC", path) for path in paths if path}
@@ -129,7 +128,6 @@ def _oldest_covering(
     *,
     sensitive: bool,
 ) -> dict[str, int]:
-    """Return the oldest of these reservations that covers each path, if there is one."""
     by_prefix: dict[str, list[tuple[int, Pattern]]] = {}
     for number, text in live:
         pattern = parse_pattern(text, case_sensitive=sensitive)
@@ -151,7 +149,7 @@ MAX_HOLDERS_SHOWN = 50
 
 
 class Conflict(TypedDict):
-    """A pattern that others reserve, with its holders."""
+    """A pattern that other agents have reserved, and the reservations of those agents."""
 
     path: str
     holders: list[ReservationView]
@@ -160,15 +158,17 @@ class Conflict(TypedDict):
 class GrantedView(ReservationView):
     """A reservation that was created or renewed.
 
-    `held` is true if no other agent has an older conflicting reservation: of all agents that reserve a path
-    exclusively, it is true for one.
+    `held` is true if no other agent has an older conflicting reservation.
     """
 
     held: bool
 
 
 class ReservationAnswer(TypedDict):
-    """The reserved paths. Reservations are advice unless `enforced_by` names hooks that enforce them."""
+    """The result of a reservation, with the conflicts.
+
+    Reservations are advice unless `enforced_by` names hooks that enforce them.
+    """
 
     granted: list[GrantedView]
     conflicts: list[Conflict]
@@ -178,28 +178,34 @@ class ReservationAnswer(TypedDict):
 
 
 class CheckAnswer(TypedDict):
-    """The conflicts; nothing was reserved."""
+    """The conflicts that a reservation would have."""
 
     conflicts: list[Conflict]
     enforced_by: list[str]
 
 
 class ReleaseAnswer(TypedDict):
-    """The reservations that were released, and the given paths and ids that named none of the agent's."""
+    """The released reservations.
+
+    `not_found` lists the given paths and ids for which the agent has no reservation.
+    """
 
     released: list[ReservationView]
     not_found: NotRequired[list[str | int]]
 
 
 class RenewAnswer(TypedDict):
-    """The reservations that were renewed, and the given paths and ids that named none of the agent's."""
+    """The renewed reservations.
+
+    `not_found` lists the given paths and ids for which the agent has no reservation.
+    """
 
     renewed: list[ReservationView]
     not_found: NotRequired[list[str | int]]
 
 
 class ReservationsView(TypedDict):
-    """Active reservations, oldest first."""
+    """The active reservations of a project, oldest first."""
 
     reservations: list[ReservationView]
     conflicts: list[list[int]]
@@ -208,7 +214,9 @@ class ReservationsView(TypedDict):
 
 
 def file_reservation_paths(context: WriteContext, asked: ReservePaths) -> ReservationAnswer:
-    """Reserve paths, even if other agents hold them, unless the mode is `refuse`.
+    """Reserve paths.
+
+    With the mode `refuse`, nothing is reserved if another agent holds one of the paths.
 
     Raises:
         NotHolder: Another agent holds a path, and the mode is `refuse`. Nothing was reserved.
@@ -238,10 +246,9 @@ def reserve_all(  # noqa: PLR0913 - the terms of a reservation
     refuses: bool = False,
     place: str = "",
 ) -> ReservationAnswer:
-    """Reserve paths for an agent of a project. If a pattern is reserved again, its reservation is renewed.
+    """Reserve paths for an agent of a project, or renew the agent's existing reservations of the paths.
 
-    If a shared reservation becomes exclusive, a new, younger reservation replaces it. `place` names the run,
-    session or task for which the reservations are made. The default is the caller's run.
+    `place` names the run, session or task that uses the reservations; the default is the caller's run.
 
     Raises:
         NotHolder: `refuses` is true, and another agent holds one of the paths.
@@ -321,7 +328,7 @@ def release_reserved_in(context: WriteContext, place: str, *, reason: str) -> No
 
 
 def check_file_reservations(context: ReadContext, asked: CheckReservations) -> CheckAnswer:
-    """Return the conflicts that a reservation of these paths would have."""
+    """Return the conflicts that a reservation of the given paths would have."""
     project, agent = acting(context, asked.project_key, asked.agent_name)
     conflicts = [
         _conflict(pattern.text, holders)
@@ -334,10 +341,9 @@ def check_file_reservations(context: ReadContext, asked: CheckReservations) -> C
 def find_holder(
     context: ReadContext, project: Project, agent: Agent, paths: Sequence[str], *, own: Sequence[str] = ()
 ) -> str:
-    """Return the name of an agent that holds one of these paths, or "" if no agent holds one.
+    """Return the name of an agent that holds one of the paths, or "" if all paths are free.
 
-    Reservations of the agent itself are ignored, except those with the patterns `own`, because these belong
-    to its other tasks.
+    Reservations of the agent itself count only if their patterns are listed in `own`.
     """
     sensitive = context.rules.case_sensitive_paths
     taken = [parse_pattern(text, case_sensitive=sensitive) for text in own]
@@ -350,7 +356,7 @@ def find_holder(
 
 
 def normal_paths(context: ReadContext, project: Project, paths: Sequence[str]) -> tuple[str, ...]:
-    """Return patterns in the normalised form in which reservations store them.
+    """Return patterns in the normalised form in which reservations store patterns.
 
     Raises:
         InvalidPattern: A pattern is invalid, or leaves the project.
@@ -359,11 +365,7 @@ def normal_paths(context: ReadContext, project: Project, paths: Sequence[str]) -
 
 
 def _parse_patterns(context: ReadContext, project: Project, paths: Sequence[str]) -> list[Pattern]:
-    """Parse all patterns before anything is changed, and remove repeated patterns.
-
-    An absolute path inside the project's folder becomes relative to that folder. The folder itself means all
-    its files.
-    """
+    """Parse the patterns of a call, and remove duplicates."""
     sensitive = context.rules.case_sensitive_paths
     folder = f"{unicodedata.normalize('NFC', project.human_key)}/"
     patterns = (
@@ -379,7 +381,6 @@ def _parse_patterns(context: ReadContext, project: Project, paths: Sequence[str]
 def _holders(
     context: ReadContext, project: Project, agent: Agent, pattern: Pattern, *, exclusive: bool
 ) -> list[Reservation]:
-    """Return the active reservations of other agents that conflict with a pattern."""
     others = context.tx.live_patterns(
         project.id, now=context.now, near=pattern.prefix, but=agent.id, exclusive_only=not exclusive
     )
@@ -394,7 +395,10 @@ def _conflict(path: str, holders: Sequence[Reservation]) -> Conflict:
 
 
 def checked_ttl(context: WriteContext, seconds: int | None) -> int:
-    """Return the duration of a reservation in milliseconds. The default is a setting of the installation."""
+    """Return the duration of a reservation in milliseconds.
+
+    The default is a setting of the installation.
+    """
     if seconds is None:
         return milliseconds(min(context.rules.default_reservation_ttl, context.rules.max_reservation_ttl))
     longest = context.rules.max_reservation_ttl
@@ -408,7 +412,10 @@ def checked_ttl(context: WriteContext, seconds: int | None) -> int:
 
 
 def release_file_reservations(context: WriteContext, asked: ReleaseReservations) -> ReleaseAnswer:
-    """Release reservations of the agent. Reservations that have ended already do not change."""
+    """Release reservations of the agent.
+
+    Reservations that have already ended do not change.
+    """
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     chosen, missing = _own(context, project, agent, asked.paths, asked.ids)
     released = [
@@ -421,7 +428,10 @@ def release_file_reservations(context: WriteContext, asked: ReleaseReservations)
 
 
 def renew_file_reservations(context: WriteContext, asked: RenewReservations) -> RenewAnswer:
-    """Extend the agent's reservations to the requested time from now. Longer reservations do not change."""
+    """Extend the agent's reservations to the requested time from now.
+
+    A reservation that already lasts longer does not change.
+    """
     ttl = checked_ttl(context, asked.ttl_seconds)
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     chosen, missing = _own(context, project, agent, asked.paths, asked.ids)
@@ -448,11 +458,7 @@ def _own(
     paths: Sequence[str] | None,
     ids: Sequence[int] | None,
 ) -> tuple[list[Reservation], list[str | int]]:
-    """Return the agent's active reservations with these paths or ids, or all of them.
-
-    A path means the reservations that it covers. Also return the paths and ids that belong to none of the
-    reservations. A path may have the form in which an earlier result showed it, even if a new pattern must
-    not have this form.
+    """Return the agent's active reservations with the given paths or ids, and the unmatched paths and ids.
 
     Raises:
         UnknownReservation, NotHolder: An id belongs to no reservation of the project, or to another agent's.
@@ -491,7 +497,7 @@ def _own(
 
 
 def force_release_file_reservation(context: WriteContext, asked: ForceReleaseReservation) -> ReservationView:
-    """End another agent's reservation, and tell its holder the reason."""
+    """End another agent's reservation, and notify that agent of the reason."""
     project, agent = acting_active(context, asked.project_key, asked.agent_name)
     if not asked.reason.strip():
         raise InvalidArgument(
@@ -505,7 +511,7 @@ def force_release_file_reservation(context: WriteContext, asked: ForceReleaseRes
 def end_reservation(
     context: WriteContext, project: Project, reservation_id: int, *, home: Project, by: Agent, reason: str
 ) -> Reservation:
-    """End a reservation on behalf of an agent or person of the project `home`, and notify its holder.
+    """End a reservation on behalf of an agent or person of the project `home`, and notify the holder.
 
     Raises:
         UnknownReservation, StateError: The project has no such reservation, or it has ended.
@@ -518,7 +524,7 @@ def end_reservation(
 
 
 def share_reservation(context: WriteContext, project: Project, reservation_id: int) -> None:
-    """Make an exclusive reservation shared, so that it no longer conflicts with shared reservations.
+    """Change an exclusive reservation to a shared reservation.
 
     Raises:
         UnknownReservation, StateError: The project has no such reservation, or it has ended.
@@ -558,7 +564,6 @@ def live_reservation(context: WriteContext, project: Project, reservation_id: in
 def _tell_holder(
     context: WriteContext, project: Project, known: Reservation, reason: str, *, home: Project, by: Agent
 ) -> None:
-    """Notify the holder of an ended reservation, unless the holder has ended it or refuses the message."""
     holder = context.tx.agents_by_id([known.agent_id])[known.agent_id]
     addressees = [Addressee(project=project, agent=holder, kind="to")]
     reach = context.tx.reach(by.id, [holder.id])
@@ -577,7 +582,7 @@ def _tell_holder(
 
 
 def list_file_reservations(context: ReadContext, asked: ListReservations) -> ReservationsView:
-    """Return the active reservations of a project, or of one of its agents."""
+    """Return the active reservations of a project or of one agent."""
     project = find_project(context.projects, asked.project_key)
     agent_id = None if asked.agent_name is None else find_agent(context.tx, project, asked.agent_name).id
     reservations = context.tx.live_reservations(

@@ -31,7 +31,7 @@ class ProjectRules:
     rules: Sequence[KeepRule]
 
     def verdict(self, message: AgedMessage, now: int) -> Verdict:
-        """Return whether a message must be deleted, or why it is kept."""
+        """Return whether a message must be deleted, or the reason why the message is kept."""
         fitting = [
             rule
             for rule in self.rules
@@ -49,7 +49,7 @@ class ProjectRules:
         return "unread" if message.is_awaited and rule.unread_stays else "goes"
 
     def sought(self, now: int) -> OldMessages | None:
-        """Return a filter for messages that may be deleted, or None if no message can be deleted."""
+        """Return a filter for messages that may be deleted, or None if the rules delete no messages."""
         deleting = [(rule, rule.keep) for rule in self.rules if rule.keep is not None]
         if not deleting:
             return None
@@ -65,7 +65,7 @@ class ProjectRules:
 def rules_of_projects(
     projects: ProjectReads, rules: Sequence[KeepRule], ids: Iterable[int]
 ) -> dict[int, ProjectRules]:
-    """Return the retention rules for each of several projects.
+    """Return the retention rules of each given project, keyed by project id.
 
     Raises:
         UnknownProject: A rule that puts messages on hold names a project that does not exist. Messages could
@@ -80,9 +80,7 @@ def rules_of_projects(
 def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: ProjectRules) -> int:
     """Delete the messages in `ids` that the rules no longer keep; return the number of deleted messages.
 
-    Each message is checked again under the lock, because a run may have received it in the meantime. The
-    trace positions of a deleted message are deleted, too, and the archive removes its files from the newest
-    tree.
+    Messages that a run received in the meantime are kept.
     """
     tx.lock_readers(project_id, ids)
     now = tx.now()
@@ -98,11 +96,7 @@ def delete_some(tx: MailWrites, *, project_id: int, ids: Sequence[int], rules: P
 def select_messages_to_delete(
     tx: MailReads, *, project_id: int, rules: ProjectRules, after: int, limit: int
 ) -> tuple[list[int], int | None]:
-    """Check a page of a project's messages, and return the ids to delete, and the cursor of the next page.
-
-    The store itself skips messages that cannot be deleted, so a million kept messages are not read one by
-    one.
-    """
+    """Return the ids of a page of messages to delete, and the cursor of the next page."""
     sought = rules.sought(tx.now())
     if sought is None:
         return [], None
@@ -113,7 +107,7 @@ def select_messages_to_delete(
 def judge_messages(
     tx: MailReads, *, project_id: int, rules: ProjectRules, after: int, limit: int
 ) -> tuple[list[Verdict], int | None]:
-    """Return the decision about each message of a page, and the cursor of the next page."""
+    """Return the retention decision for each message of a page, and the cursor of the next page."""
     now = tx.now()
     page = tx.aged_messages(project_id, after=after, limit=limit)
     return [rules.verdict(message, now) for message in page], page[-1].id if len(page) == limit else None
@@ -129,7 +123,7 @@ def _going(tx: MailReads, project_id: int, ids: Sequence[int], rules: ProjectRul
 
 
 def _rule_project_id(projects: ProjectReads, rule: KeepRule) -> int | None:
-    """Return the id of the project that a rule names, or 0 for all projects, None for an unknown project."""
+    """Return the id of the project that a rule names, 0 for all projects, or None for an unknown project."""
     if rule.project is None:
         return 0
     project = projects.project(rule.project)

@@ -36,7 +36,7 @@ from postroom.mail.identity import (
 from postroom.mail.names import shown
 from postroom.mail.outgoing import to_archive
 from postroom.mail.projects import PEOPLE_SLUG, format_address
-from postroom.mail.views import MessageView, message_view
+from postroom.mail.views import NOT_TAKEN, STORED, MessageView, delivery_state, message_view
 from postroom.mail.waking import open_questions
 from postroom.stores.mail.access import RecordReads
 
@@ -58,6 +58,7 @@ Another run reads the message after the run that waits for a person has ended.
 CHAT = "message in a chat"
 HOOK = "hook at next step"
 INBOX = "inbox only"
+_NO_STATES: Mapping[int, str] = {}
 MAX_NAMED = 32
 """Maximum number of recipients for whose names the threads to lock are cached."""
 MAX_PROBLEMS = 20
@@ -69,7 +70,7 @@ There is a limit, because each invalid name is compared with all names.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContactFacts:
-    """The facts about the sender and a recipient when a message is sent."""
+    """The facts that decide whether a recipient accepts a message from a sender."""
 
     policy: ContactPolicy
     """The recipient's contact policy."""
@@ -86,10 +87,9 @@ class ContactFacts:
 
 
 def refusal(facts: ContactFacts) -> type[PostroomError] | None:
-    """Return the class of the error if the recipient does not accept the message, or None if it does.
+    """Return the error class for a message that the recipient refuses, or None for an accepted message.
 
-    The policy `closed` and a block always apply: no importance, requested acknowledgement, broadcast, thread
-    or approval bypasses them.
+    Nothing bypasses the contact policy `closed` or a block.
     """
     if facts.retired:
         return AgentRetired
@@ -122,10 +122,9 @@ def refusals(
     reach: Mapping[int, Reach],
     answered: int | None = None,
 ) -> dict[int, PostroomError]:
-    """Return the error for each agent that does not accept the message, keyed by agent id.
+    """Return the error for each agent that refuses a message, keyed by agent id.
 
-    `answered` is the sender of the message to which this message replies, if that message was sent to
-    `sender`.
+    For a reply, `answered` is the sender of the original message.
     """
     errors: dict[int, PostroomError] = {}
     for addressee in addressees:
@@ -151,9 +150,9 @@ def refusals(
 
 
 class Delivery(TypedDict):
-    """The delivery to the agents of one project.
+    """The delivery of a message to the agents of one project.
 
-    A delivery says, in the same order, how each agent will see the message.
+    `seen` says how each agent in `recipients` will see the message.
     """
 
     project: str
@@ -163,10 +162,7 @@ class Delivery(TypedDict):
 
 
 class Sent(TypedDict):
-    """A stored message.
-
-    The message is in the inboxes of `count` recipients, which does not mean that they have read it.
-    """
+    """A stored message, which `count` recipients have in their inboxes."""
 
     count: int
     deliveries: list[Delivery]
@@ -182,7 +178,7 @@ class Recalled(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewMessage:
-    """A message with its sender and recipients resolved."""
+    """A message to store, with the sender and the recipients already looked up."""
 
     project: Project
     sender: Agent
@@ -202,7 +198,7 @@ class NewMessage:
 
 
 def send_message(context: WriteContext, asked: SendMessage) -> Sent:
-    """Send a message to agents of this project and other projects.
+    """Send a message to agents of any project.
 
     Raises:
         InvalidRecipients: At least one recipient is invalid. The error lists all of them, with the reasons.
@@ -231,7 +227,7 @@ def send_message(context: WriteContext, asked: SendMessage) -> Sent:
 
 
 def named_readers(command: object) -> Hashable:
-    """Return the recipients that a command names, or None if it names no recipients, or over `MAX_NAMED`."""
+    """Return the recipients that a command names, or None if the command names none or over `MAX_NAMED`."""
     if (
         not isinstance(command, SendMessage)
         or len(command.to) + len(command.cc) + len(command.bcc) > MAX_NAMED
@@ -241,7 +237,7 @@ def named_readers(command: object) -> Hashable:
 
 
 def _choose_thread(context: WriteContext, asked: SendMessage) -> str | None:
-    """Return the thread of a message: the one that it names, or the one to which it is addressed.
+    """Return the thread that a new message names, or to which the message is addressed.
 
     Raises:
         InvalidArgument: The message names one thread, and is addressed to another.
@@ -272,7 +268,6 @@ def _choose_thread(context: WriteContext, asked: SendMessage) -> str | None:
 def _everybody_else(
     context: WriteContext, project: Project, sender: Agent, addressees: Sequence[Addressee]
 ) -> tuple[list[Addressee], list[str]]:
-    """Return the other active agents of a project, and the names of those that refuse the message."""
     everyone = context.tx.agents(project.id, include_retired=False, limit=MAX_BROADCAST + 1)
     if len(everyone) > MAX_BROADCAST:
         raise TooLarge(
@@ -291,10 +286,10 @@ def _everybody_else(
 
 
 def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
-    """Reply to the sender of a message, or to its first recipients if the agent itself sent the message.
+    """Reply to the sender of a message.
 
-    A reply to a blind copy is sent only to the sender, because a reply to all would reveal the copy.
-    `skipped` lists the other recipients.
+    If the agent itself sent the message, reply to the first recipients. A reply to a blind copy goes only to
+    the sender.
     """
     project, sender = acting_active(context, asked.project_key, asked.sender_name)
     original, recipients = visible_message(context, project, sender, asked.message_id)
@@ -323,7 +318,7 @@ def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
 
 
 def reply_subject(subject: str, most: int) -> str:
-    """Return the subject of a reply, with a single `Re:`, cut to `most` characters.
+    """Return the subject of a reply, which begins with a single `Re:` and has at most `most` characters.
 
     An empty subject stays empty.
     """
@@ -352,7 +347,6 @@ def _reply_recipients(
 
 
 def _at_home(context: WriteContext, kinds: Mapping[int, RecipientKind]) -> list[Addressee]:
-    """Return agents as recipients of a message, each with its project and the kind of recipient."""
     agents = context.tx.agents_by_id(list(kinds))
     projects = {agent.project_id: context.tx.project_by_id(agent.project_id) for agent in agents.values()}
     return [
@@ -365,12 +359,7 @@ def _at_home(context: WriteContext, kinds: Mapping[int, RecipientKind]) -> list[
 def _participants(
     context: WriteContext, home: Project, sender: Agent, address: str, kind: RecipientKind
 ) -> list[Addressee]:
-    """Return the participants of a thread except the sender, from messages that the sender wrote or received.
-
-    The participants are the agent that started the thread, the sender, and every agent to which a participant
-    has written visibly. A stranger who writes to the thread becomes a participant only when a participant
-    writes to the stranger. If the sender shares no message with a participant, the first message that the
-    sender received counts as the start of the thread.
+    """Return the participants of a thread, except the sender of the new message.
 
     Raises:
         UnknownThread: The project has no such thread.
@@ -412,7 +401,7 @@ def _participants(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """The fields of a message in a thread that determine the participants."""
+    """The fields of a thread's message that determine the participants of the thread."""
 
     sender: int
     open_readers: set[int]
@@ -421,10 +410,6 @@ class _Entry:
 
 
 def _list_participants(entries: Iterable[_Entry], participants: set[int]) -> set[int]:
-    """Return the agents in the messages of participants.
-
-    The recipients of these messages become participants, too.
-    """
     met = set[int]()
     for entry in entries:
         if entry.sender in participants:
@@ -434,10 +419,7 @@ def _list_participants(entries: Iterable[_Entry], participants: set[int]) -> set
 
 
 def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], skipped: list[str]) -> Sent:
-    """Store a message with its recipients and its outbox row, and wake the recipients.
-
-    Everything is stored, or nothing is.
-    """
+    """Store a message with all recipients in one transaction, and wake the recipients."""
     _check_size(context, new)
     tx = context.tx
     reach = tx.reach(new.sender.id, [addressee.agent.id for addressee in new.addressees])
@@ -464,9 +446,9 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
 def store_message(
     context: WriteContext, new: NewMessage, reach: Mapping[int, Reach]
 ) -> tuple[Message, Sequence[tuple[Project, Agent]]]:
-    """Store a message with its recipients and its outbox row.
+    """Store a message for recipients that accept the message.
 
-    The recipients must accept the message. Return the message, and the recipients to wake.
+    Return the message, and the recipients to wake.
 
     Raises:
         ThreadsNeeded, QueueFull: As for `Waking.expect`. Nothing was written.
@@ -512,7 +494,7 @@ def store_message(
 def wake_readers(
     context: WriteContext, new: NewMessage, message: Message, woken: Sequence[tuple[Project, Agent]]
 ) -> None:
-    """Wake the recipients of a message that this change has stored, or leave this to a later round."""
+    """Wake the recipients of a message that the transaction has stored."""
     if not woken:
         return
     if context.waking is None:
@@ -525,7 +507,6 @@ def wake_readers(
 def _result_view(
     context: WriteContext, new: NewMessage, message: Message, reach: Mapping[int, Reach]
 ) -> Sent:
-    """Return the result for the sender of a message."""
     recipients = [
         Recipient(
             message_id=message.id,
@@ -552,12 +533,14 @@ def _result_view(
 
 
 def how_seen(tx: RecordReads, message: Message, readers: Sequence[Recipient]) -> dict[int, str]:
-    """Return how each recipient will see the message, keyed by recipient id."""
-    ids = [reader.agent_id for reader in readers]
-    return _seen_by(tx, message, readers, tx.reach(message.sender_id, ids), tx.agents_by_id(ids))
+    """Return how each recipient will see a message, keyed by recipient id."""
+    ids, runs = [reader.agent_id for reader in readers], tx.message_runs([message.id])[message.id]
+    states = {one.agent_id: delivery_state(message, one, runs.get(one.agent_id)) for one in readers}
+    reach, agents = tx.reach(message.sender_id, ids), tx.agents_by_id(ids)
+    return _seen_by(tx, message, readers, reach, agents, states=states)
 
 
-def _seen_by(
+def _seen_by(  # noqa: PLR0913 - the facts that the caller has read, by name
     tx: RecordReads,
     message: Message,
     readers: Sequence[Recipient],
@@ -565,32 +548,38 @@ def _seen_by(
     agents: Mapping[int, Agent],
     *,
     starts_thread: bool = False,
+    states: Mapping[int, str] = _NO_STATES,
 ) -> dict[int, str]:
-    """Return how each recipient will see the message, keyed by recipient id.
-
-    If the message starts a thread, no run can have received it yet.
-    """
     woken = {agent_id for agent_id, entry in reach.items() if entry.is_woken}
     at_work = set[int]()
     if woken and not starts_thread:
         at_work = tx.working_on(list(woken), message.project_id, message.thread_id)
     run = [reader for reader in readers if reader.agent_id in woken and reader.project_slug != PEOPLE_SLUG]
-    held = open_questions.held(tx, message, run, agents)
+    waiting = [reader for reader in run if states.get(reader.agent_id, STORED) in NOT_TAKEN]
+    held, answered = open_questions.held(tx, message, waiting, agents)
     seen: dict[int, str] = {}
     for recipient in readers:
         runner = tx.runner(recipient.agent_id) if recipient.agent_id in at_work else None
         if runner is not None and reads_at_work(runner.runner):
-            seen[recipient.agent_id] = LIVE
+            why = held.get(recipient.agent_id, "")
+            seen[recipient.agent_id] = f"{LIVE}: {why}" if why else LIVE
         elif recipient.agent_id in held:
             seen[recipient.agent_id] = f"{WAITS}: {held[recipient.agent_id]}"
         elif recipient.agent_id in woken:
             seen[recipient.agent_id] = CHAT if recipient.project_slug == PEOPLE_SLUG else RUNNER
         else:
             seen[recipient.agent_id] = HOOK if reach[recipient.agent_id].has_session else INBOX
+        if states.get(recipient.agent_id) == "delivered":
+            seen[recipient.agent_id] += f", and a run of {recipient.name} has it"
     for recipient in run if message.reply_to is not None else ():
         slug, name = recipient.project_slug, recipient.name
         if late := open_questions.why_late(tx, message, slug, name, is_for_sender=True):
             seen[recipient.agent_id] += f": this message answers no question, because {late}"
+            continue
+        numbers = answered.get(recipient.agent_id) or open_questions.answered_by(tx, message, (slug, name))
+        if numbers:
+            which = f"question{'s' * (len(numbers) > 1)} {', '.join(numbers)}"
+            seen[recipient.agent_id] += f": this message answers {which}"
     return seen
 
 
@@ -631,10 +620,6 @@ def _check_number(recipients: int, limit: int) -> None:
 def _addressees(
     context: WriteContext, home: Project, sender: Agent, asked: SendMessage
 ) -> tuple[list[Addressee], list[PostroomError]]:
-    """Return the recipients that a command names, and an error for each invalid name.
-
-    An agent that is named several times gets one message, with the most visible of its roles (to, cc, bcc).
-    """
     kinds: dict[str, RecipientKind] = {}
     mentions: tuple[tuple[RecipientKind, list[str]], ...] = (
         ("to", asked.to),
@@ -670,7 +655,6 @@ def _addressees(
 def _elsewhere(
     context: WriteContext, home: Project, sender: Agent, address: str, kind: RecipientKind
 ) -> list[Addressee]:
-    """Return the recipients for an address that is not the name of an agent in the project."""
     if address.startswith(THREAD):
         return _participants(context, home, sender, address, kind)
     project, agent = find_address(context, home, address)
@@ -690,11 +674,13 @@ def _invalid(problems: Sequence[PostroomError]) -> PostroomError:
 
 
 def recall_message(context: WriteContext, asked: RecallMessage) -> Recalled:
-    """Recall a message that no recipient has read. Do nothing if it has been recalled already.
+    """Recall a message that no recipient has read.
+
+    Do nothing if the message is already recalled.
 
     Raises:
         NotPermitted: Another agent wrote the message.
-        AlreadyRead: At least one recipient has read the message.
+        AlreadyRead: At least one recipient has read the message, or the message has answered a question.
     """
     project, sender = acting_active(context, asked.project_key, asked.sender_name)
     message, recipients = visible_message(context, project, sender, asked.message_id)
@@ -710,6 +696,13 @@ def recall_message(context: WriteContext, asked: RecallMessage) -> Recalled:
                 f"message {message.id} was read by {', '.join(readers)}",
                 value=message.id,
                 details={"readers": readers},
+            )
+        if numbers := open_questions.answered_by(context.tx, message):
+            which = f"question{'s' * (len(numbers) > 1)} {', '.join(numbers)}"
+            raise AlreadyRead(
+                f"message {message.id} is the answer to {which}, and counts already",
+                value=message.id,
+                details={"readers": [recipient.name for recipient in recipients]},
             )
         context.tx.mark_recalled(message.id, context.now)
         to_archive(context, "message", message.id, message.project_id)

@@ -24,8 +24,9 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.operations import Operation
 from postroom.contracts.people import ChatAddress
+from postroom.contracts.runners import MAX_RUNS_AT_ONCE
 from postroom.contracts.tracing import OFF, Tracing, message_trace
-from postroom.contracts.waking import Accept, RunnerChange, RunnerSource
+from postroom.contracts.waking import Accept, RunnerChange, RunnerSource, number_of
 from postroom.log import get_logger
 from postroom.mail.agents import RotatedToken
 from postroom.mail.attachments import load_attachments
@@ -86,27 +87,30 @@ _LOG = get_logger(__name__)
 
 
 class MailChanges:
-    """Lets callers wait for changes in mail. After `stop`, calls no longer wait."""
+    """Lets callers wait for changes in mail."""
 
     def __init__(self, changes: ChangeNotifier) -> None:
         self._changes = changes
         self.is_stopped = False
 
     def ring(self) -> None:
-        """Make all waiting callers check for news now."""
+        """Make every waiting caller check for changes now."""
         self._changes.tell((MAIL,))
 
     def stop(self) -> None:
-        """End all current and future waits. A repeated call does nothing."""
+        """End all current and future waits.
+
+        A repeated call does nothing.
+        """
         self.is_stopped = True
         self.ring()
 
     async def awaited(
         self, look: Callable[[], Awaitable[T]], is_news: Callable[[T], bool], *, until: float
     ) -> T:
-        """Call `look` now and after each change. Return the first result that is news, or the last result.
+        """Call `look` now and after each change, until `is_news` accepts the result or the deadline passes.
 
-        The last call is made before the time `until` of the event loop's clock, or before the stop.
+        Return the last result. `until` is a time of the event loop's clock.
         """
         loop = asyncio.get_running_loop()
         with self._changes.listen(MAIL) as changed:
@@ -130,7 +134,7 @@ _TO_BE_MADE = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _AnswerKey:
-    """The key of a stored result, with the digest of the request."""
+    """The key under which the result of a call is stored, with a digest of the call's arguments."""
 
     scope: str
     key: str
@@ -138,13 +142,13 @@ class _AnswerKey:
 
 
 def _nobody() -> None:
-    """Do nothing. The waker later finds the recipients that must be woken."""
+    """Do nothing."""
 
 
 class Mail:
-    """Agent mail on a store.
+    """The mail service for agents.
 
-    A change is durable when its call returns. A call with an idempotency key can be repeated safely.
+    A change is durable when the call returns. A call with an idempotency key can be repeated safely.
     """
 
     def __init__(  # noqa: PLR0913 - every port by name
@@ -158,12 +162,11 @@ class Mail:
         tracing: Tracing = OFF,
         waker: Callable[[], "Waker | None"] = _nobody,
     ) -> None:
-        """Create the service. `store` contains its records.
+        """Create the mail service.
 
-        `dice` returns the random numbers of a call for its seed. `keep_token` creates a token for an agent of
-        a project, stores it in a private file, and returns the token and the path. `tracing` traces calls and
-        runs for external monitoring. `waker` returns the object that wakes the recipients of a message, in
-        the transaction that stores the message. Without `waker`, a later search finds these recipients.
+        `keep_token` creates a token for an agent and stores the token in a private file. `waker` returns the
+        object that wakes the recipients of a message. Without a waker, a periodic search wakes the
+        recipients.
         """
         self.store = store
         self.clock = clock
@@ -181,7 +184,7 @@ class Mail:
         """The times until which tokens that were used to replace themselves can list tools, keyed by hash."""
 
     async def call(self, name: str, arguments: dict[str, Any], *, caller: Caller | None = None) -> Any:
-        """Perform the operation with this name on plain arguments, and return the plain result.
+        """Perform the operation with the given name and JSON arguments, and return the JSON result.
 
         Raises:
             KeyError: The operation does not exist.
@@ -195,7 +198,7 @@ class Mail:
     async def perform(self, operation: Operation, command: Command, *, caller: Caller) -> Any:
         """Perform an operation.
 
-        If the command has an idempotency key, its change is made only once, and repeated calls get the same
+        A command with an idempotency key changes the data only once, and repeated calls return the first
         result.
 
         Raises:
@@ -216,11 +219,7 @@ class Mail:
         return answer
 
     async def _read(self, operation: Operation, command: Command, caller: Caller) -> Any:
-        """Perform an operation that only reads, and renew the claims of the calling agent.
-
-        A claim is renewed after a quarter of its lease has passed. A failed renewal is logged, and the caller
-        gets its result nevertheless.
-        """
+        """Perform a read operation, and renew the claims of the calling agent."""
         may_renew = caller.grant is None or bool(caller.grant.scopes & RESERVE)
 
         def look(tx: MailReads) -> tuple[Any, list[int]]:
@@ -248,7 +247,7 @@ class Mail:
     async def issue_token(self, project_key: str, agent_name: str, hashed: str | None) -> None:
         """Store the hash of an agent's new token, or revoke the token if `hashed` is None.
 
-        Only the operator may call this.
+        Only the operator may issue tokens.
 
         Raises:
             UnknownProject, UnknownAgent: The project or agent does not exist.
@@ -261,7 +260,7 @@ class Mail:
         await self.store.write(change)
 
     async def _rotate(self, command: RotateAgentToken, caller: Caller) -> RotatedToken:
-        """Write a new token for an agent to a file on the server, so that the model never sees the token."""
+        """Write a new token for an agent to a file on the server."""
         if self._keep_token is None:
             raise NotPermitted(
                 "this server does not store token files",
@@ -287,12 +286,12 @@ class Mail:
         return {"agent": name, "token_file": path}
 
     async def slugs(self, caller: Caller, *, limit: int) -> list[str]:
-        """Return the slugs of at most `limit` projects that the caller may see, in the order of their ids."""
+        """Return the slugs of at most `limit` projects that the caller may see, ordered by project id."""
         projects = await self.store.read(lambda tx: self.context(tx, caller).projects.projects(limit=limit))
         return [project.slug for project in projects]
 
     async def slug(self, project_key: str) -> str:
-        """Return the slug of the project that a key identifies.
+        """Return the slug of the project with the given key.
 
         Raises:
             UnknownProject: The project does not exist.
@@ -300,15 +299,14 @@ class Mail:
         return await self.store.read(lambda tx: find_project(tx, project_key).slug)
 
     async def read_trace(self, message_id: int | str) -> str | None:
-        """Return the trace position at which a message was written, or None if the message was not traced."""
+        """Return the trace position at which a message was written, or None for an untraced message."""
         name = message_trace(message_id)
         return await self.store.read(lambda tx: tx.traces([name]).get(name))
 
     async def knows_token(self, token: str) -> bool:
-        """Return whether a token belongs to an agent.
+        """Return whether a token belongs to an agent, or was replaced a moment ago.
 
-        A token that was replaced moments ago counts, too, because clients list the tools before they show the
-        result with the file of the new token. No operation accepts such a token.
+        No operation accepts a replaced token.
         """
         hashed = token_hash(token)
         if self._replaced.get(hashed, 0) > self.clock.now():
@@ -318,7 +316,7 @@ class Mail:
     def own_context(self, tx: Transaction, accept: Accept | None = None) -> WriteContext:
         """Return the context for operations that postroom itself performs.
 
-        With `accept`, recipients are woken in the same change. Without `accept`, recipients are woken later.
+        With `accept`, the transaction wakes the recipients of messages.
         """
         waker = None if accept is None else self._waker()
         waking = None if waker is None or accept is None else waker.opened(tx, accept)
@@ -335,14 +333,12 @@ class Mail:
         declared_by: RunnerSource = "operator",
         claims_tasks: bool = False,
     ) -> RunnerChange:
-        """Set the runner of an agent, or remove it if `runner` is None. Only the operator may do this.
+        """Set the runner of an agent, or remove the runner if `runner` is None.
 
-        Only servers at `place` execute the agent's runs. "" means all servers. Up to `runs_at_once` runs
-        execute at the same time, each on another mail thread. With `claims_tasks`, the server claims tasks
-        for the agent.
-
-        Return whether the agent had a runner before, and the number of waiting messages for which runs start
-        now.
+        Only the operator may set runners. `place` names the servers that may execute the agent's runs; ""
+        means all servers. `runs_at_once` is the maximum number of concurrent runs, each on a separate mail
+        thread. With `claims_tasks`, the server claims tasks for the agent. Return whether the agent had a
+        runner before, and the number of runs that start now.
 
         Raises:
             UnknownProject, UnknownAgent: The project or agent does not exist.
@@ -357,7 +353,12 @@ class Mail:
             if runs_at_once != agent.runs_at_once:
                 tx.put_runs_at_once(agent.id, runs_at_once)
             if runner is None:
-                return RunnerChange(had_one=tx.drop_runner(agent.id, now=tx.now()))
+                lanes = [agent_thread(project.slug, agent.name, lane) for lane in range(MAX_RUNS_AT_ONCE)]
+                asking = tx.waiting_runs(lanes).values()
+                return RunnerChange(
+                    had_one=tx.drop_runner(agent.id, now=tx.now()),
+                    questions=[number_of(run.run_id, one) for run in asking for one in run.open_tickets],
+                )
             has_runner, waking = tx.runner(agent.id) is not None, tx.unwoken_count(agent.id)
             tx.put_runner(agent.id, runner, declared_by=declared_by, now=tx.now(), claims_tasks=claims_tasks)
             return RunnerChange(had_one=has_runner, waking=waking)
@@ -365,9 +366,9 @@ class Mail:
         return await self.store.write(change)
 
     async def set_chat_address(self, project_key: str, person: str, address: ChatAddress | None) -> bool:
-        """Set a person's chat address, or remove it if `address` is None. Only the operator may do this.
+        """Set a person's chat address, or remove the address if `address` is None.
 
-        Return whether the person had a chat address before.
+        Only the operator may set chat addresses. Return whether the person had a chat address before.
 
         Raises:
             UnknownProject, UnknownAgent: The project or person does not exist.
@@ -394,10 +395,7 @@ class Mail:
         recognition: Recognition | None = None,
         seed: int = 0,
     ) -> OperationContext[Any, Any]:
-        """Return the context of a caller's operations.
-
-        A change that is repeated gets the same random numbers, because they are derived from `seed`.
-        """
+        """Return the context in which operations of a caller execute."""
         bound = caller.grant.project_id if caller.grant is not None else None
         return OperationContext(
             tx=tx,
@@ -413,11 +411,7 @@ class Mail:
         )
 
     async def _change(self, operation: Operation, command: Command, caller: Caller) -> Any:
-        """Make a change.
-
-        With an idempotency key, the change is made only once, and each call gets the result of the first
-        call.
-        """
+        """Make a change, or return the stored result for a repeated idempotency key."""
         keyed = isinstance(command, Change) and command.idempotency_key is not None
         place = _result_key(operation, command) if keyed else None
         attached = isinstance(command, SendMessage | ReplyMessage) and command.attachments
@@ -459,7 +453,6 @@ class Mail:
         return await self._with_unmatched(command, answer) if isinstance(command, ReservePaths) else answer
 
     async def _with_unmatched(self, command: ReservePaths, answer: Any) -> Any:
-        """Add the reserved patterns that match no file in the project's folder, if it is on this machine."""
         root = await self.store.read(lambda tx: find_project(tx, command.project_key).human_key)
         patterns = [one["path"] for one in answer["granted"]]
         sensitive = self.rules.case_sensitive_paths
@@ -467,10 +460,6 @@ class Mail:
         return {**answer, "unmatched": found} if found else answer
 
     def _answer_before(self, tx: MailReads, place: _AnswerKey, command: Command, caller: Caller) -> Any:
-        """Return the stored result of an earlier call. Refuse a caller that may not act as the agent.
-
-        Return None if there is no stored result.
-        """
         stored = tx.answer(place.scope, place.key)
         if stored is None:
             return None
@@ -496,7 +485,7 @@ class Mail:
             acting(context, project, actor)
 
     async def _prepare(self, command: Command, caller: Caller) -> Sequence[LoadedAttachment]:
-        """Read the files that a command needs before the transaction, because reads may be slow."""
+        """Read the files that a command needs before the transaction begins."""
         if isinstance(command, SendMessage | ReplyMessage) and command.attachments:
             # Check that the caller may act as the sender, and find the folder of the sender's project.
             def look(tx: MailReads) -> str:
@@ -508,7 +497,6 @@ class Mail:
         return ()
 
     async def _recognition(self, command: Command, caller: Caller) -> Recognition | None:
-        """Read the folder that a command names as its project, if repositories identify projects."""
         is_looked_at = isinstance(command, StartSession | EnsureProject) and not (
             isinstance(command, EnsureProject) and command.git_identity
         )
@@ -522,14 +510,13 @@ def _is_bound(caller: Caller) -> bool:
 
 
 def named_in(command: Command) -> tuple[str, str]:
-    """Return the project and the agent in a command, or "" for each that the command does not name."""
+    """Return the project and the agent that a command names, or "" for a missing name."""
     fields: Mapping[str, Any] = msgspec.structs.asdict(command)
     project = fields.get("project_key") or fields.get("human_key") or ""
     return project, fields.get("sender_name") or fields.get("agent_name") or fields.get("name") or ""
 
 
 def _result_key(operation: Operation, command: Command) -> _AnswerKey | None:
-    """Return the key under which the result of a command is stored, for its project and agent."""
     key = command.idempotency_key if isinstance(command, Change) else None
     if key is None:
         return None
@@ -543,13 +530,16 @@ def _result_key(operation: Operation, command: Command) -> _AnswerKey | None:
 
 
 def home_of(command: Command) -> str:
-    """Return the key of the project in which a command makes its changes."""
+    """Return the key of the project that a command names."""
     named: str = getattr(command, "project_key", "") or getattr(command, "human_key", "")
     return named
 
 
 def lock_for_command(tx: MailWrites, command: Command) -> None:
-    """Lock the projects that a command may change. Call this function before anything is read."""
+    """Lock the projects that a command may change.
+
+    Call `lock_for_command` before the transaction reads anything.
+    """
     named, home = projects_of(tx, command), tx.project(home_of(command))
     expected = list[tuple[int, str]]()  # the agents that the operation reads next
     if home is not None:
@@ -589,7 +579,6 @@ def projects_of(tx: MailReads, command: Command) -> set[int]:
 
 
 def _projects_of_message(tx: MailReads, command: Command, message_id: int) -> set[int]:
-    """Return the projects of the message in a command. For a reply, also those of its recipients."""
     message = tx.message(message_id)
     if message is None:
         return set()

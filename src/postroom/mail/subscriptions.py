@@ -43,7 +43,10 @@ _RECENT: Final = 1_000
 
 
 class SubscriptionView(TypedDict):
-    """A subscription; `about` is the agent, the task, the files or the branch that it watches."""
+    """A subscription to events.
+
+    `about` is the agent, task, files or branch to which the agent has subscribed.
+    """
 
     id: int
     kind: str
@@ -53,7 +56,10 @@ class SubscriptionView(TypedDict):
 
 
 class SubscribedView(SubscriptionView):
-    """A new subscription; `now` is the state that is already reached, about which no message is sent."""
+    """A new subscription.
+
+    `now` describes the event if it has already occurred, in which case no message is sent.
+    """
 
     now: str
 
@@ -65,7 +71,7 @@ class SubscriptionsView(TypedDict):
 
 
 def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
-    """Store a subscription to later events, or return an equal subscription if there is one.
+    """Store a subscription to later events, or return an existing subscription to the same events.
 
     Raises:
         EventNotReported: The project has no Git repository that the server can read.
@@ -109,7 +115,6 @@ def subscribe(context: WriteContext, asked: Subscribe) -> SubscribedView:
 
 
 def _state(context: ReadContext, project: Project, subscription: Subscription) -> str:
-    """Return the present state as text, if it is the state for which the subscription waits."""
     if subscription.kind == "task_ready" and subscription.about:
         task = context.tx.task(int(subscription.about))
         return f"task {subscription.about} is ready" if task is not None and task.state == "ready" else ""
@@ -132,7 +137,7 @@ def list_subscriptions(context: ReadContext, asked: ListSubscriptions) -> Subscr
 
 
 def end_subscription(context: WriteContext, asked: EndSubscription) -> SubscriptionsView:
-    """End a subscription of the agent, and return its remaining subscriptions.
+    """End a subscription of the agent, and return the remaining subscriptions.
 
     Raises:
         UnknownSubscription: The agent has no such subscription.
@@ -160,9 +165,9 @@ def news_for(
     *,
     case_sensitive: bool,
 ) -> list[str]:
-    """Return the sentences about the log entries that match a subscription, oldest first.
+    """Return the sentences about log entries that match a subscription, oldest first.
 
-    An agent is not notified of its own changes. A sentence for several entries occurs only once.
+    The subscriber's own changes are omitted.
     """
     kinds, about = KINDS_OF[subscription.kind], subscription.about
     happenings = [
@@ -212,7 +217,7 @@ def news_for(
 
 
 def message_about(subscription: Subscription, sentences: Sequence[str]) -> tuple[str, str]:
-    """Return the subject and the text of the message that reports events to a subscriber."""
+    """Return the subject and the text of a message that reports events to a subscriber."""
     more = f"\n- and {len(sentences) - _LISTED} more" if len(sentences) > _LISTED else ""
     listed = "\n".join(f"- {sentence}" for sentence in sentences[:_LISTED])
     end = (
@@ -236,7 +241,7 @@ def is_watched_file(context: ReadContext, project_id: int, agent: Agent, path: s
 
 
 def is_watched(context: ReadContext, agent: Agent) -> bool:
-    """Return whether another agent has a subscription for the time when this agent becomes idle."""
+    """Return whether another agent waits to be notified when the given agent becomes idle."""
     subscriptions = context.tx.subscriptions_in(agent.project_id, "agent_idle")
     return any(subscription.about == str(agent.id) for subscription in subscriptions)
 

@@ -75,7 +75,10 @@ _NEWEST: Final = (2**62, 0)
 
 
 class TaskView(TypedDict):
-    """A task; `depends_on` lists the tasks before it that are not done."""
+    """A task of a project.
+
+    `depends_on` lists the unfinished tasks that must be done before the task.
+    """
 
     id: int
     title: str
@@ -100,14 +103,20 @@ class TaskView(TypedDict):
 
 
 class TasksView(TypedDict):
-    """Tasks, beginning with those to claim first; `next` continues the list, and is null at its end."""
+    """A page of tasks, in the order in which agents should claim tasks.
+
+    `next` is the cursor of the next page, or null on the last page.
+    """
 
     tasks: list[TaskView]
     next: str | None
 
 
 class ClaimAnswer(TypedDict):
-    """The claimed task, or null and the `reason`; `held` lists all tasks that you hold now."""
+    """The claimed task, or null with the reason why no task was claimed.
+
+    `held` lists all tasks that the agent holds now.
+    """
 
     task: TaskView | None
     held: list[int]
@@ -115,10 +124,9 @@ class ClaimAnswer(TypedDict):
 
 
 class DoneAnswer(TypedDict):
-    """A finished task, the tasks that became ready through it, and the message that was stored.
+    """A finished task, the tasks that became ready, and the message to the author.
 
-    A repeated call frees no task and stores no message. If its evidence differs from the stored evidence,
-    `reason` states that it was not stored.
+    `reason` is present if a repeated call gave different evidence, which was not stored.
     """
 
     task: TaskView
@@ -128,7 +136,7 @@ class DoneAnswer(TypedDict):
 
 
 def list_tasks(context: ReadContext, asked: ListTasks) -> TasksView:
-    """Return one task with all its texts, the tasks in one state, or all open tasks.
+    """Return one task with all texts, the tasks in one state, or all open tasks.
 
     Raises:
         UnknownTask: The project has no task with this id.
@@ -148,7 +156,7 @@ def list_tasks(context: ReadContext, asked: ListTasks) -> TasksView:
 def tasks_page(
     tx: RecordReads, project: Project, state: TaskState | None, *, limit: int, after: str = ""
 ) -> list[Task]:
-    """Return the tasks in one state, or all open tasks, ordered by state, tasks to claim first.
+    """Return a page of the tasks in one state, or of all open tasks, ordered for claiming.
 
     Raises:
         InvalidArgument: `after` is not the cursor of such a list.
@@ -190,7 +198,10 @@ def find_task(context: ReadContext, project: Project, task_id: int) -> Task:
 def views(
     tx: RecordReads, project: Project, tasks: Sequence[Task], *, now: int, whole: bool = False
 ) -> list[TaskView]:
-    """Return tasks as callers see them. With `whole`, include the texts and the evidence of the tasks."""
+    """Return tasks in the form that callers receive.
+
+    With `whole`, the texts and the evidence of the tasks are included.
+    """
     if not tasks:
         return []
     assigned = {int(task.assignee.removeprefix(AGENT)) for task in tasks if task.assignee.startswith(AGENT)}
@@ -203,7 +214,6 @@ def views(
 
 
 def _names(tx: RecordReads, project: Project, agents: Mapping[int, Agent]) -> dict[int, str]:
-    """Return the addresses of agents and people in the form that agents of the project use."""
     homes = {number: tx.project_by_id(number) for number in {agent.project_id for agent in agents.values()}}
     return {
         agent.id: format_address(
@@ -261,9 +271,9 @@ def _view(
 
 
 def claim_task(context: WriteContext, asked: ClaimTask) -> ClaimAnswer:
-    """Claim a ready task whose files no other agent holds for the caller, and reserve these files.
+    """Claim the first ready task whose files are free, and reserve the files of the task.
 
-    With a task id, only that task is claimed. A dry run changes nothing.
+    With a task id, only that task can be claimed. A dry run changes nothing.
 
     Raises:
         TaskNotReady: The given task is not ready, is assigned to others, or names files that others hold.
@@ -292,7 +302,10 @@ def claim_task(context: WriteContext, asked: ClaimTask) -> ClaimAnswer:
 def take(
     context: WriteContext, project: Project, agent: Agent, task: Task, *, lease_ms: int, place: str
 ) -> Task:
-    """Claim a ready task for an agent, and reserve its files. The claim ends with the run in `place`."""
+    """Claim a ready task for an agent, and reserve the task's files.
+
+    The claim ends when the run in `place` ends.
+    """
     claimed = context.tx.claim_task(task, agent.id, lease_ms=lease_ms, run_id=place, now=context.now)
     if claimed.paths:
         reserve_all(
@@ -310,9 +323,9 @@ def take(
 def next_ready(
     context: WriteContext, project: Project, agent: Agent, mine: Sequence[str], own: Sequence[str]
 ) -> tuple[Task | None, str]:
-    """Return the first ready task that is assigned to one of `mine`, and whose files are free.
+    """Return the first ready task whose assignee is in `mine` and whose files are free.
 
-    If there is none, return None and the reason.
+    If no task fits, return None and the reason.
     """
     after, looked_at, holders = _START, 0, dict[str, None]()
     while looked_at < MAX_LOOKED_AT:
@@ -335,7 +348,6 @@ def next_ready(
 def _refuse_unready(
     context: WriteContext, project: Project, agent: Agent, task: Task, mine: Sequence[str], own: Sequence[str]
 ) -> None:
-    """Raise TaskNotReady unless the task can be claimed. The error states who changed the task, and when."""
     if task.state != "ready":
         is_holder = task.state == "claimed" and task.holder_id == agent.id
         raise TaskNotReady(
@@ -368,7 +380,9 @@ def _refuse_unready(
 
 
 def add_task(context: WriteContext, asked: AddTask) -> TaskView:
-    """Store a task. Send a ready, assigned task to its agent as a message.
+    """Store a task.
+
+    If the task is ready and assigned to an agent, notify the agent.
 
     Raises:
         UnknownTask, UnknownAgent, InvalidPattern: A dependency, the assignee or a path is not valid.
@@ -409,7 +423,7 @@ def add_task(context: WriteContext, asked: AddTask) -> TaskView:
 
 
 def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
-    """Change the fields of a task, or give it back, block it, unblock it or cancel it.
+    """Change the fields of a task, or release, block, unblock or cancel the task.
 
     Raises:
         NotPermitted: Another agent added the task, and the command changes a field that only the author may
@@ -455,10 +469,6 @@ def update_task(context: WriteContext, asked: UpdateTask) -> TaskView:
 
 
 def _edit(context: WriteContext, project: Project, agent: Agent, task: Task, asked: UpdateTask) -> Task:
-    """Store the fields of a task that the command changes, and notify the task's holder.
-
-    Only the author may change the fields in `_DEMANDS`. The holder may change `depends_on` to block the task.
-    """
     demands = [name for name in _DEMANDS if getattr(asked, name) is not None]
     if task.state == "claimed" and asked.state == "blocked" and "depends_on" in demands:
         demands.remove("depends_on")
@@ -514,7 +524,7 @@ def _edit(context: WriteContext, project: Project, agent: Agent, task: Task, ask
 
 
 def _refuse_circle(context: WriteContext, task: Task, depends_on: Sequence[int]) -> None:
-    """Raise TaskCircle if one of these tasks depends on `task`, directly or indirectly."""
+    """Raise TaskCircle if one of the dependencies depends on `task`, directly or indirectly."""
     came_from: dict[int, int] = dict.fromkeys(depends_on, task.id)
     layer = list(came_from)
     while layer and task.id not in layer:
@@ -541,7 +551,7 @@ def _refuse_circle(context: WriteContext, task: Task, depends_on: Sequence[int])
 def _refuse_others(
     context: WriteContext, project: Project, agent: Agent, task: Task, verb: Literal["block", "cancel"]
 ) -> None:
-    """Raise NotPermitted unless the agent added the task or holds it."""
+    """Raise NotPermitted unless the agent added the task or holds the task."""
     if agent.id == task.author_id or (task.state == "claimed" and task.holder_id == agent.id):
         return
     [view] = views(context.tx, project, [task], now=context.now)
@@ -561,7 +571,6 @@ def _refuse_others(
 def _cancelled(
     context: WriteContext, project: Project, by: Agent, task: Task, reason: str, home: Project | None = None
 ) -> Task:
-    """Cancel a task, and notify its author and the agent that holds it."""
     cancelled = _leave_task(context, task, "cancelled", by=by.id, reason=reason)
     waiting = [dependent.id for dependent in context.tx.dependents(task.id) if dependent.state == "waiting"]
     note = f"\n\nTasks that wait for it: {', '.join(map(str, waiting))}." if waiting else ""
@@ -571,13 +580,10 @@ def _cancelled(
 
 
 def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
-    """Finish a task, and store its evidence.
+    """Finish a task, store the evidence, and release the files of the task.
 
-    The files of the task are released. The author of the task is notified, and so are the assignees of tasks
-    that become ready.
-
-    If a person must accept the task, its state becomes `review`, and tasks that depend on it wait until it is
-    accepted. The agent that finished the task may repeat the call.
+    Notify the author, and the assignees of tasks that become ready. If a person must accept the task, the new
+    state is `review` instead of `done`. The agent that finished the task may repeat the call.
 
     Raises:
         TaskNotHeld: The caller does not hold the task under this epoch.
@@ -614,7 +620,6 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
 
 
 def _kept_evidence(context: ReadContext, project: Project, task: Task) -> str:
-    """Return the text that a task was finished already, with its evidence."""
     evidence = {"commit": task.commit, "output": task.output, "message": task.result}
     parts = [f"{name} {quoted(value, longest=80)}" for name, value in evidence.items() if value.strip()]
     proof = f"with {', '.join(parts)}" if parts else "without evidence"
@@ -622,7 +627,6 @@ def _kept_evidence(context: ReadContext, project: Project, task: Task) -> str:
 
 
 def _evidence(asked: DoneTask, ready: Sequence[Task]) -> str:
-    """Return the text of the message that reports a finished task."""
     parts = [asked.message.strip()] if asked.message.strip() else []
     if asked.commit:
         parts.append(f"Commit: `{asked.commit}`")
@@ -647,7 +651,7 @@ def decide_task(  # noqa: PLR0913 - the terms of a decision
 ) -> Task:
     """Accept or reject a finished task, or cancel an open task, for a person of the project `home`.
 
-    The agent that has finished or claimed the task is notified.
+    Notify the agent that finished or claimed the task.
 
     Raises:
         UnknownTask, TaskNotReady: The project has no such task, or the state of the task does not allow the
@@ -690,20 +694,26 @@ def decide_task(  # noqa: PLR0913 - the terms of a decision
 
 
 def end_leases(context: WriteContext, project: Project) -> None:
-    """End claims whose lease has expired, a limited number per call. The tasks become ready again."""
+    """End claims with expired leases, so that the tasks become ready again.
+
+    Each call ends a limited number of claims.
+    """
     for task in context.tx.leases_ended(project.id, context.now):
         give_back(context, task, by=None, reason=f"its lease ended at {maybe_iso(task.lease_ends_at)}")
 
 
 def give_back(context: WriteContext, task: Task, *, by: int | None, reason: str) -> None:
-    """End the claim on a task, so that it can be claimed again. `by` is None if the lease has expired."""
+    """Release the claim on a task, so that any agent can claim the task.
+
+    `by` is None if the lease has expired.
+    """
     _leave_task(context, task, "ready", by=by, reason=reason)
 
 
 def block_unfinished(
     context: WriteContext, project: Project, agent: Agent, message_id: int, why: str
 ) -> None:
-    """Block a task that an agent received in a message, but did not finish in the run of that message."""
+    """Block a task that an agent received in a message, but did not finish in the message's run."""
     for task in context.tx.tasks_claimed_in(place_in_message(message_id)):
         _leave_task(context, task, "blocked", by=agent.id, reason=why)
         _tell(context, project, task, agent, f"Blocked: {task.title}", why)
@@ -732,14 +742,12 @@ def _leave_task(
     reason: str = "",
     holder_id: int | None = None,
 ) -> Task:
-    """Change the state of a task, and release the files that its claim reserved."""
     if task.state == "claimed":
         release_reserved_in(context, task.place, reason=f"task {task.id}: {reason or state}")
     return context.tx.move_task(task, state, by=by, now=context.now, reason=reason, holder_id=holder_id)
 
 
 def _free_dependents(context: WriteContext, task: Task, by: Agent) -> list[Task]:
-    """Record that a task is done, and return the tasks that become ready as a result."""
     freed = [
         dependent
         for dependent in context.tx.dependents(task.id)
@@ -752,7 +760,7 @@ def _free_dependents(context: WriteContext, task: Task, by: Agent) -> list[Task]
 def _check_holder(
     context: WriteContext, project: Project, agent: Agent, task: Task, epoch: int | None
 ) -> None:
-    """Raise an error unless the agent holds the task with this epoch.
+    """Raise an error unless the agent holds the task with the given epoch.
 
     Raises:
         InvalidArgument: The epoch is missing.
@@ -797,7 +805,7 @@ def _check_holder(
 
 
 def story(context: ReadContext, project: Project, task: Task) -> str:
-    """Return a sentence about the state of a task, with who changed it, and when."""
+    """Return a sentence about the state of a task, and about the agent that changed the state."""
     agents = context.tx.agents_by_id([who for who in (task.holder_id, task.changed_by) if who is not None])
     names = _names(context.tx, project, agents)
     by, since = names.get(task.changed_by or 0, "nobody"), iso(task.changed_at)
@@ -808,7 +816,7 @@ def story(context: ReadContext, project: Project, task: Task) -> str:
             return f"is claimed by {holder} since {since} until {until} (epoch {task.epoch})"
         case "ready":
             because = f": {task.reason}" if task.reason else ""
-            return f"is ready since {since}{because}"
+            return f"is ready since {since}{because}{f' ({by})' if because and task.changed_by else ''}"
         case "review":
             return f"waits for a person's check since {by} finished it at {since}"
         case "waiting":
@@ -816,7 +824,8 @@ def story(context: ReadContext, project: Project, task: Task) -> str:
         case "blocked":
             return f"was blocked by {by} at {since}: {task.reason}"
         case "done":
-            return f"was done by {names.get(task.holder_id or 0, by)} at {since}"
+            holder = names.get(task.holder_id or 0, by)
+            return f"was done by {holder} at {since}{'' if by == holder else f', and accepted by {by}'}"
     return f"was cancelled by {by} at {since}" + (f": {task.reason}" if task.reason else "")
 
 
@@ -825,7 +834,7 @@ def _details(task: Task) -> dict[str, object]:
 
 
 def _open_among(context: WriteContext, project: Project, task_ids: Iterable[int]) -> int:
-    """Return how many of the tasks `task_ids` are not done.
+    """Return the number of tasks in `task_ids` that are not done.
 
     Raises:
         UnknownTask: The project has no task with one of these ids.
@@ -856,7 +865,6 @@ def _checked_title(title: str) -> str:
 
 
 def _checked_role(role: str) -> str:
-    """Return a role in its stored form: `role:` and one word in lower case."""
     match = _ROLE.fullmatch(role if role.startswith(ROLE) else f"{ROLE}{role}")
     if match is None:
         raise InvalidArgument(
@@ -866,7 +874,7 @@ def _checked_role(role: str) -> str:
 
 
 def _checked_assignee(context: WriteContext, project: Project, assignee: str) -> str:
-    """Return an assignee in its stored form.
+    """Return the stored form of an assignee.
 
     Raises:
         UnknownAgent: The assignee is the name of an agent that the project does not have.
@@ -890,10 +898,6 @@ def _checked_assignee(context: WriteContext, project: Project, assignee: str) ->
 def _tell_assignees(
     context: WriteContext, project: Project, by: Agent, tasks: Sequence[Task], *, home: Project | None = None
 ) -> None:
-    """Send each ready task that is assigned to an agent to this agent, unless the agent is `by`.
-
-    An agent for which the server claims tasks gets the task in another message when it is claimed.
-    """
     for task in tasks:
         if (
             task.state != "ready"
@@ -920,14 +924,6 @@ def _tell(  # noqa: PLR0913 - the parts of a message
     only: int | None = None,
     home: Project | None = None,
 ) -> int:
-    """Store a message in the thread of a task, and return the id of the message.
-
-    The recipients are `only`, or else the task's author and the agents in `also`. The agent `by` gets no
-    message.
-
-    Recipients that refuse messages are omitted. If there are no other recipients, the message is in the
-    thread, but in no inbox.
-    """
     named = [only] if only is not None else [task.author_id, *also]
     agents = context.tx.agents_by_id(
         [agent_id for agent_id in dict.fromkeys(named) if agent_id is not None and agent_id != by.id]

@@ -57,10 +57,10 @@ HitView = TypedDict(
 
 
 class SearchView(TypedDict):
-    """Messages found; pass `next` as `cursor` for more, null at the end.
+    """A page of messages that match a search.
 
-    `partly_searched`: messages of which only the first 16,000 characters of scripts without spaces were
-    searched.
+    Pass `next` as `cursor` for the next page; null means the last page. `partly_searched` lists messages of
+    which only the first 16,000 characters were searched.
     """
 
     hits: list[HitView]
@@ -70,7 +70,7 @@ class SearchView(TypedDict):
 
 
 class QuestionView(TypedDict):
-    """A question after which only its author has written."""
+    """A question in a thread to which only the author of the question has replied."""
 
     message_id: int
     asked_by: str
@@ -78,7 +78,7 @@ class QuestionView(TypedDict):
 
 
 class UnackedView(TypedDict):
-    """An acknowledgement that is missing."""
+    """A message that still lacks acknowledgements."""
 
     message_id: int
     subject: str
@@ -86,14 +86,14 @@ class UnackedView(TypedDict):
 
 
 class ParticipantView(TypedDict):
-    """A participant who wrote in a thread."""
+    """An agent or person who wrote in a thread, with the number of messages."""
 
     name: str
     messages: int
 
 
 class SummaryView(TypedDict):
-    """The summary of a thread."""
+    """A summary of a thread."""
 
     thread_id: str
     subject: str
@@ -108,7 +108,10 @@ class SummaryView(TypedDict):
 
 
 class ThreadMessages(TypedDict):
-    """Messages of a thread; pass `next` as `after` for more, null at the end."""
+    """A page of the messages of a thread.
+
+    Pass `next` as `after` for the next page; null means the last page.
+    """
 
     thread_id: str
     messages: list[MessageView]
@@ -116,7 +119,7 @@ class ThreadMessages(TypedDict):
 
 
 class ThreadView(TypedDict):
-    """A thread as a list shows it."""
+    """An entry in a list of threads."""
 
     thread_id: str
     subject: str
@@ -126,7 +129,7 @@ class ThreadView(TypedDict):
 
 
 class ProjectOverview(ProjectView):
-    """A project with its newest agents, threads and reservations."""
+    """A project with the newest agents, threads and reservations."""
 
     agents: list[AgentView]
     threads: list[ThreadView]
@@ -160,7 +163,10 @@ def show_project(context: ReadContext, asked: ShowProject) -> ProjectOverview:
 
 
 def search_messages(context: ReadContext, asked: SearchMessages) -> SearchView:
-    """Search the messages of a project. Text that is not an operator is taken literally."""
+    """Search the messages of a project.
+
+    Text in the query that is not an operator is searched literally.
+    """
     project = find_project(context.projects, asked.project_key)
     query = parse_query(asked.query)
     if query is None:
@@ -252,7 +258,6 @@ def _participants(messages: Sequence[Message]) -> list[ParticipantView]:
 
 
 def _open_questions(messages: Sequence[Message]) -> list[QuestionView]:
-    """Return the questions to which only their authors have replied."""
     last = messages[-1]
     before = next((message.id for message in reversed(messages) if message.sender_id != last.sender_id), 0)
     questions: list[QuestionView] = []
@@ -267,7 +272,6 @@ def _open_questions(messages: Sequence[Message]) -> list[QuestionView]:
 
 
 def _questions(body: str) -> list[str]:
-    """Return the questions in a text, in their original wording, including code."""
     prose = _CODE.sub(_blank_code, body)
     results, begin = [], 0
     for end in (*_SENTENCE_END.finditer(prose), None):
@@ -280,7 +284,6 @@ def _questions(body: str) -> list[str]:
 
 
 def _blank_code(code: re.Match[str]) -> str:
-    """Return a text of equal length, without question marks, that replaces code. A block ends a sentence."""
     return ("\n" if "\n" in code[0] else "x") * len(code[0])
 
 

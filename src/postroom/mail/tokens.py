@@ -57,7 +57,7 @@ _MAX_RECOGNISED: Final = 1_000
 
 
 class TokenView(TypedDict):
-    """A named token, without the token's text and without its hash."""
+    """The public fields of a named token, without the secret."""
 
     name: str
     id: str
@@ -81,7 +81,10 @@ class NamedTokens:
         timer: Timer | None = None,
         shared: SharedChanges | None = None,
     ) -> None:
-        """`shared` tells the other servers of the database which tokens have ended."""
+        """Create the service for the tokens in a store.
+
+        `shared` announces revoked and replaced tokens to other servers of the database.
+        """
         self._store = store
         self._clock = clock
         self._timer = timer or SystemTimer()
@@ -95,7 +98,9 @@ class NamedTokens:
         """The tokens of the runs that are active on this server."""
 
     async def recognise(self, token: str) -> Grant:
-        """Return the permissions of a token, and record its use. Nothing is cached.
+        """Return the permissions of a token, and record the time of use.
+
+        Every call reads the store.
 
         Raises:
             WrongToken: The token is unknown or revoked, or has expired.
@@ -135,7 +140,7 @@ class NamedTokens:
         )
 
     def holds(self, grant: Grant) -> bool:
-        """Return whether a token that was recognised earlier is still valid. The store is not read."""
+        """Return whether a token that was recognised earlier is still valid, without reading the store."""
         if grant.run_id is not None:
             return self.runs.holds(grant)
         ends = (grant.expires_at, self._ends.get(grant.token_id))
@@ -153,7 +158,7 @@ class NamedTokens:
     ) -> TokenView:
         """Store the hash of a new token.
 
-        A repeated call has the same result, and creates no second token.
+        A repeated call creates no second token.
 
         Raises:
             InvalidArgument, InvalidName: The token is malformed, or permits nothing or too much.
@@ -185,10 +190,9 @@ class NamedTokens:
         return await self._store.write(change)
 
     async def rotate(self, name: str, token_id: str, hashed: str, *, overlap: timedelta) -> TokenView:
-        """Replace the token with this name by a new one with the same scopes, project and lifetime.
+        """Replace a named token by a new token with the same scopes, project and lifetime.
 
-        Earlier tokens stay valid for `overlap`, but not longer than their lifetime. A repeated call has the
-        same result, and changes nothing.
+        Earlier tokens stay valid for at most `overlap`. A repeated call changes nothing.
 
         Raises:
             InvalidArgument, InvalidName: The token is malformed, or the overlap is too long.
@@ -226,7 +230,7 @@ class NamedTokens:
         return answer
 
     async def revoke(self, name: str) -> int:
-        """Revoke all tokens with this name at once, and return how many of them were valid, perhaps 0.
+        """Revoke all tokens with a name, and return the number of tokens that were still valid.
 
         Raises:
             UnknownToken: No token has ever had this name.
@@ -251,7 +255,10 @@ class NamedTokens:
             self._shared.share((_TOKENS,))
 
     async def listed(self, *, ended: bool = False) -> Sequence[TokenView]:
-        """Return the valid tokens, ordered by name, oldest first. With `ended`, include invalid tokens."""
+        """Return the valid tokens, ordered by name, oldest first.
+
+        With `ended`, invalid tokens are included.
+        """
 
         def look(tx: MailReads) -> list[TokenView]:
             now = self._clock.now()
@@ -262,18 +269,21 @@ class NamedTokens:
         return await self._store.read(look)
 
     def start(self) -> None:
-        """Start to store the times of last use regularly."""
+        """Start the background task that stores the times of last use."""
         self._tasks.start(self._serve(), name="last uses")
         if self._shared is not None:
             self._tasks.start(self._follow(self._shared), name="ended tokens")
 
     async def stop(self) -> None:
-        """Store the remaining times of last use, and stop. Do nothing if not started."""
+        """Store the remaining times of last use, and stop the background tasks."""
         await self._tasks.close()
         await self.write_uses()
 
     async def write_uses(self) -> None:
-        """Store when tokens were last used. If this fails, the next call stores the times."""
+        """Store when tokens were last used.
+
+        After a failure, the next call stores the times.
+        """
         used, self._used = self._used, {}
         if not used:
             return
@@ -284,7 +294,7 @@ class NamedTokens:
             _LOG.warning("tokens.uses_not_written", code=error.code, reason=error.message)
 
     async def _follow(self, shared: SharedChanges) -> None:
-        """Read tokens again after a hint that another server has revoked or replaced a token."""
+        """Read tokens again whenever another server announces a revoked or replaced token."""
         with shared.changes.listen(_TOKENS) as news:
             while True:
                 await news.wait(WRITTEN_EVERY)
@@ -294,7 +304,7 @@ class NamedTokens:
                     _LOG.warning("tokens.not_looked_at", code=error.code, reason=error.message)
 
     async def look_again(self) -> None:
-        """Read the expiry of each recently used token again.
+        """Update the expiry of each recently used token from the store.
 
         Raises:
             StoreError: The tokens could not be read.
@@ -364,7 +374,7 @@ def _check_length(
 
 
 def _by_id(tx: MailReads, token_id: str, name: str, hashed: str) -> KeptToken | None:
-    """Return the token that an earlier, equal call created, or None if there is none.
+    """Return the token that an earlier call with the same arguments created, or None.
 
     Raises:
         IdempotencyConflict: The id is that of another token.
@@ -387,7 +397,7 @@ def _used_before(token_id: str) -> IdempotencyConflict:
 
 
 def _free_name(tx: MailWrites, name: str, now: int) -> None:
-    """Make a name available again if its token has expired.
+    """Release the name of an expired token for a new token.
 
     Raises:
         NameTaken: The token with this name is still valid.
@@ -435,7 +445,6 @@ def _all(tx: MailReads) -> list[KeptToken]:
 
 
 def _view(tx: MailReads, token: KeptToken, now: int, *, used: int | None = None) -> TokenView:
-    """Return the public fields of a token, without its text and its hash."""
     bound = None if token.project_id is None else tx.project_by_id(token.project_id)
     last = max((at for at in (token.last_used_at, used) if at is not None), default=None)
     return {
@@ -471,7 +480,7 @@ class RunTokens:
     def issue(
         self, token: str, *, agent_id: int, agent: str, run_id: str, claim: Claim | None = None
     ) -> None:
-        """Register a token that can act only as one agent, during one execution of one of its runs."""
+        """Register a token with which one execution of a run can act as the run's agent."""
         hashed = token_hash(token)
         self._grants[hashed] = Grant(
             token_id=hashed,
@@ -487,7 +496,7 @@ class RunTokens:
         self._grants.pop(token_hash(token), None)
 
     def recognise(self, token: str) -> Grant:
-        """Return the permissions of a token.
+        """Return the permissions of a run's token.
 
         Raises:
             WrongToken: The token is unknown, or its run has ended.
@@ -501,5 +510,5 @@ class RunTokens:
         return grant
 
     def holds(self, grant: Grant) -> bool:
-        """Return whether the run to which the token `grant` belongs is still active."""
+        """Return whether the run that received the token is still active."""
         return grant.token_id in self._grants

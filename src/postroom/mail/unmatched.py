@@ -13,10 +13,10 @@ MAX_ENTRIES: Final = 5_000
 
 
 def unmatched(root: str, patterns: Sequence[str], *, case_sensitive: bool) -> list[str]:
-    """Return the patterns that match no file or folder below `root`, if `root` is on this machine.
+    """Return the patterns that certainly match no file or folder below `root`.
 
-    A pattern is returned only if no match is possible. A match is possible behind a symbolic link, in a
-    folder that cannot be read, and after the first `MAX_ENTRIES` entries.
+    The search stops after `MAX_ENTRIES` entries, and does not follow symbolic links. If `root` is not on this
+    machine, the result is empty.
     """
     if not Path(root).is_dir():
         return []

@@ -21,11 +21,29 @@ from postroom.contracts.mail import (
     Recipient,
     Reservation,
 )
+from postroom.contracts.waking import MessageRun
 from postroom.mail.projects import format_address
+
+STORED: Final = "stored"
+NOT_TAKEN: Final = (STORED, "announced")
+"""The delivery states of a message that neither its recipient nor a run has taken."""
+
+
+def delivery_state(message: Message, one: Recipient | InboxEntry, run: MessageRun | None) -> str:
+    """Return the most advanced state of a message at a recipient. `run` is the run that got the message."""
+    reached = (
+        ("recalled", message.recalled_at is not None),
+        ("acknowledged", one.acked_at is not None),
+        ("read", one.read_at is not None),
+        ("failed", run is not None and bool(run.failure)),
+        ("delivered", run is not None),
+        ("announced", isinstance(one, Recipient) and one.announced_at is not None),
+    )
+    return next((state for state, is_so in reached if is_so), STORED)
 
 
 class ProjectView(TypedDict):
-    """A project."""
+    """The public fields of a project."""
 
     id: int
     slug: str
@@ -34,7 +52,7 @@ class ProjectView(TypedDict):
 
 
 class AgentView(TypedDict):
-    """An agent."""
+    """The public fields of an agent."""
 
     id: int
     name: str
@@ -48,7 +66,10 @@ class AgentView(TypedDict):
 
 
 class AttachmentView(TypedDict):
-    """An attachment; `get_attachment`, and the MCP resource named in `resource`, return its bytes."""
+    """An attachment of a message.
+
+    `get_attachment` and the MCP resource `resource` return the content.
+    """
 
     name: str
     media_type: str
@@ -93,7 +114,7 @@ is present only in lists: the number of further recipients, which a call with th
 
 
 class InboxView(MessageView):
-    """A message as its recipient sees it."""
+    """A message with the delivery fields of the recipient."""
 
     seq: int
     kind: str
@@ -102,7 +123,7 @@ class InboxView(MessageView):
 
 
 class ReservationView(TypedDict):
-    """A reservation."""
+    """A reservation of paths by an agent."""
 
     id: int
     path: str
@@ -119,12 +140,12 @@ _CONTROLS: Final = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 def maybe_iso(instant: int | None) -> str | None:
-    """Format a time as ISO 8601, and return None for None."""
+    """Format a time as ISO 8601; return None for None."""
     return None if instant is None else iso(instant)
 
 
 def project_view(project: Project) -> ProjectView:
-    """Return the view of a project."""
+    """Return the public fields of a project."""
     return {
         "id": project.id,
         "slug": project.slug,
@@ -134,7 +155,7 @@ def project_view(project: Project) -> ProjectView:
 
 
 def agent_view(agent: Agent) -> AgentView:
-    """Return the view of an agent, which does not contain the hash of its token."""
+    """Return the public fields of an agent, without the token hash."""
     return {
         "id": agent.id,
         "name": agent.name,
@@ -149,13 +170,13 @@ def agent_view(agent: Agent) -> AgentView:
 
 
 def attachment_resource(slug: str, agent: Agent, message_id: int, attachment: Attachment) -> str:
-    """Return the MCP resource with which an agent of the project `slug` reads an attachment."""
+    """Return the URI of the MCP resource with which an agent reads an attachment."""
     parts = (slug, agent.name, str(message_id), attachment.sha256)
     return "mail://attachment/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def attachment_view(attachment: Attachment) -> AttachmentView:
-    """Return the view of an attachment."""
+    """Return the public fields of an attachment."""
     return {
         "name": attachment.name,
         "media_type": attachment.media_type,
@@ -175,9 +196,10 @@ def message_view(  # noqa: PLR0913 - what is shown, to whom, and how
     sender_slug: str = "",
     bodies: bool = True,
 ) -> MessageView:
-    """Return the view of a message for `viewer`. If `viewer` is None, it contains no blind-copy recipients.
+    """Return the fields of a message that `viewer` may see.
 
-    Agents outside the project `home_slug` have the form `name@slug`.
+    If `viewer` is None, no blind-copy recipients are shown. Agents outside the project `home_slug` are shown
+    as `name@slug`.
     """
     named: dict[str, list[str]] = {"to": [], "cc": [], "bcc": []}
     for recipient in recipients:
@@ -227,8 +249,8 @@ V = TypeVar("V", bound=MessageView)
 def fit(views: Sequence[V]) -> list[V]:
     """Return the first messages that fit into `ANSWER_BYTES`, but at least one message.
 
-    Long bodies and long lists of recipients are shortened in place. If messages are omitted, the last
-    returned message has the field `more`.
+    Long bodies and recipient lists are shortened in place. If messages are omitted, the last returned message
+    has the field `more`.
     """
     room = ANSWER_BYTES - _MARK_BYTES
     fitting: list[V] = []
@@ -257,9 +279,7 @@ def _cut_names(view: MessageView) -> None:
 
 
 def fit_bodies(views: Sequence[MessageView], *, offset: int = 0) -> None:
-    """Shorten the longest bodies, in place, so that all messages fit into `ANSWER_BYTES`.
-
-    Short bodies stay complete.
+    """Shorten the longest bodies in place, so that all messages fit into `ANSWER_BYTES`.
 
     `offset` is the number of characters to skip at the start of each body.
     """
@@ -288,9 +308,9 @@ def fit_bodies(views: Sequence[MessageView], *, offset: int = 0) -> None:
 
 
 class AttachmentPart(TypedDict):
-    """A part of an attached file: `text` if the whole file is UTF-8 text, else `content_base64`.
+    """A part of an attachment: `text` for a UTF-8 file, `content_base64` for any other file.
 
-    `truncated`, `bytes_left` and `next_offset` are present only if the file continues after this part.
+    `next_offset` is present unless the part is the last one.
     """
 
     name: str
@@ -305,7 +325,7 @@ class AttachmentPart(TypedDict):
 
 
 def attachment_part(attachment: Attachment, content: bytes, *, offset: int) -> AttachmentPart:
-    """Return a part of a file, from the byte `offset`, up to the size limit of a result."""
+    """Return the part of an attachment that starts at the byte `offset`, up to the size limit of a result."""
     view: AttachmentPart = {
         "name": attachment.name,
         "media_type": attachment.media_type,
@@ -331,7 +351,7 @@ def attachment_part(attachment: Attachment, content: bytes, *, offset: int) -> A
 
 
 def is_text(content: bytes) -> bool:
-    """Return whether a file is UTF-8 text without control characters other than white space."""
+    """Return whether content is UTF-8 text without control characters except white space."""
     try:
         text = content.decode()
     except UnicodeDecodeError:
@@ -344,7 +364,10 @@ def _json_bytes(text: str) -> int:
 
 
 def visible_hidden(message: Message, recipients: Sequence[Recipient], viewer: Agent) -> list[Recipient]:
-    """Return the blind-copy recipients that `viewer` may see: all if it is the sender, or else itself."""
+    """Return the blind-copy recipients that `viewer` may see.
+
+    The sender sees all blind-copy recipients, and a blind-copy recipient sees only itself.
+    """
     return [
         recipient
         for recipient in recipients
@@ -368,7 +391,7 @@ def inbox_view(entry: InboxEntry | Recipient, view: MessageView) -> InboxView:
 
 
 def reservation_view(reservation: Reservation) -> ReservationView:
-    """Return the view of a reservation."""
+    """Return the public fields of a reservation."""
     return {
         "id": reservation.id,
         "path": reservation.pattern,

@@ -27,16 +27,16 @@ _GIVES_BOTH: Final = ("cline", "@cline", "copilot", "github-copilot")
 
 
 def takes_text_only(client: str) -> bool:
-    """Return whether a client's tool results must contain only text.
-
-    The tools of such a client have no output schemas.
-    """
+    """Return whether tool results for a client program must contain only text."""
     return client.lower().startswith(_GIVES_BOTH)
 
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The result of one tool call. `came` contains new messages for the run that made the call."""
+    """The result of one tool call.
+
+    `came` is the text of new messages for the run that made the call, or "".
+    """
 
     text: str
     structured: dict[str, Any]
@@ -44,7 +44,7 @@ class ToolAnswer:
     came: str = ""
 
     def told_to(self, client: str) -> tuple[list[str], dict[str, Any] | None]:
-        """Return the texts and the structured content for a client whose model must read nothing twice."""
+        """Return the texts and the structured content of the result for a client program."""
         if self.came and client.lower().startswith(_GIVES_STRUCTURED):
             return [self.text], {**self.structured, CAME: self.came}
         texts = [self.text, self.came] if self.came else [self.text]
@@ -60,11 +60,10 @@ async def answer_call(
     follows: str | None = None,
     untold: Untold | None = None,
 ) -> ToolAnswer:
-    """Perform an operation.
+    """Perform a mail operation, and return the tool result.
 
-    An error becomes a result with a code, the invalid value and a remedy, but never with a traceback.
-
-    The result of a call from a run also contains the new messages for this run.
+    An error becomes a tool result with an error code and a remedy. If a run made the call, the tool result
+    contains new messages for the run.
     """
     try:
         answer = await calls.perform(name, arguments, caller=caller, follows=follows)
@@ -83,12 +82,12 @@ async def answer_call(
 
 
 def as_json(value: Any) -> str:
-    """Return a plain value as JSON text."""
+    """Return plain data as JSON text."""
     return msgspec.json.encode(value).decode()
 
 
 def crash(name: str) -> dict[str, object]:
-    """Log the current exception, and return the result that reports it to the client."""
+    """Log the current exception, and return an error for the client."""
     reference = uuid.uuid4().hex[:12]
     _LOG.exception("mcp.tool_crashed", tool=name, reference=reference)
     return {
@@ -102,7 +101,7 @@ def crash(name: str) -> dict[str, object]:
 
 
 def refused(error: dict[str, object]) -> ToolAnswer:
-    """Return an error as the result of a tool call."""
+    """Return an error in the form of a tool result."""
     text = f"{error['code']}: {error['message']}"
     if error["remedy"]:
         text += f"\nremedy: {error['remedy']}"

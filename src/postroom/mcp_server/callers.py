@@ -23,7 +23,7 @@ GRANT_SCOPE: Final = "postroom.grant"
 
 
 def read_caller(request: Request) -> Caller:
-    """Return the caller of a request, as the access check or an agent's token proves it."""
+    """Return the authenticated caller of a request."""
     token = request.scope.get(AGENT_TOKEN_SCOPE) or request.headers.get(AGENT_TOKEN_HEADER)
     grant = request.scope.get(GRANT_SCOPE)
     return Caller(
@@ -37,7 +37,7 @@ def read_caller(request: Request) -> Caller:
 
 
 def read_client_name(request: Request | None, meta: Mapping[str, Any] | None) -> str:
-    """Return the name of the client program, from its HTTP header or from the call, or ""."""
+    """Return the name of the client program from the HTTP header or the call's metadata, or ""."""
     if request is not None and (named := request.headers.get(CLIENT_HEADER)):
         return named
     about = (meta or {}).get("io.modelcontextprotocol/clientInfo")
@@ -45,7 +45,7 @@ def read_client_name(request: Request | None, meta: Mapping[str, Any] | None) ->
 
 
 def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
-    """Raise an error if a token of this grant may not send this message.
+    """Raise an error if a grant does not permit an MCP message.
 
     Raises:
         InsufficientScope: The token lacks a scope that the call, the read or the subscription needs.
@@ -70,14 +70,13 @@ def refuse_message(grant: Grant, message: Mapping[str, Any]) -> None:
 
 
 def _refuse_reading(grant: Grant, uri: str, *, listens: bool = False) -> None:
-    """News and subscriptions name a project by its slug; reads may also name it by its folder."""
     kind = match_resource(uri)
     if kind is not None:
         OPERATIONS[kind[0].operation].check(grant, slug=kind[1]["project"] if listens else None)
 
 
 def scope_challenge(error: InsufficientScope) -> str:
-    """Return the WWW-Authenticate header with the scopes that a call needs (RFC 6750)."""
+    """Return the WWW-Authenticate header (RFC 6750) that lists the missing scopes."""
     needed = error.details.get("needed")
     scopes = " ".join(map(str, needed)) if isinstance(needed, list) else ""
     return f'Bearer realm="postroom", error="insufficient_scope", scope="{scopes}"'

@@ -35,16 +35,13 @@ CARD_TOOLS: Final = (LIST, ANSWER)
 
 
 def is_offered(caller: Caller) -> bool:
-    """Return whether a caller has the operator's rights.
-
-    Other callers get no card, because an agent must not answer its own question.
-    """
+    """Return whether a caller has the operator's rights, which the card for questions requires."""
     is_agent = caller.agent_token is not None or caller.run_id is not None or caller.agent_id is not None
     return not is_agent and (caller.grant is None or caller.grant.scopes >= ADMIN)
 
 
 def declares_cards(capabilities: object) -> bool:
-    """Return whether the capabilities of a client say that it can show cards in HTML."""
+    """Return whether a client's capabilities say that the client can show HTML cards."""
     extensions = capabilities.get("extensions") if isinstance(capabilities, Mapping) else None
     declared = extensions.get(EXTENSION) if isinstance(extensions, Mapping) else None
     kinds = declared.get("mimeTypes") if isinstance(declared, Mapping) else None
@@ -53,7 +50,7 @@ def declares_cards(capabilities: object) -> bool:
 
 @cache
 def card_tools() -> tuple[Tool, ...]:
-    """Return two tools: the one that shows the card, and the one with which the card sends an answer."""
+    """Return the tool that shows the card, and the tool that stores the card's answer."""
     number = {"type": "string", "description": "the question's number"}
     answer = {"type": ["string", "object"], "description": "yes or no, a choice, a text, or the fields"}
     return (
@@ -82,7 +79,7 @@ def card_tools() -> tuple[Tool, ...]:
 
 
 def card() -> ReadResourceContents:
-    """Return the card. The card loads nothing, so the client's policy may forbid all connections."""
+    """Return the HTML page of the card for questions."""
     page = files("postroom.mcp_server").joinpath("card.html").read_text(encoding="utf-8")
     return ReadResourceContents(content=page, mime_type=MIME_TYPE, meta={"ui": {"prefersBorder": True}})
 
@@ -90,48 +87,32 @@ def card() -> ReadResourceContents:
 async def call_card_tool(
     questions: QuestionService, name: str, arguments: Mapping[str, Any], client: str
 ) -> ToolAnswer:
-    """Perform a tool call of the card, or of the model that shows the card.
-
-    An error becomes a result, too.
-    """
+    """Execute a call of a card tool; an error becomes a tool result."""
     try:
-        return await (
-            _list_questions(questions, client)
-            if name == LIST
-            else _answer_question(questions, arguments, client)
-        )
+        if name == LIST:
+            page = await questions.page(MAX_LISTED)
+            shown = [(one["run_id"], one["number"]) for one in page["questions"]]
+            await questions.note_shown(shown, f"in a card of {client or 'the client'}")
+            listed = {"questions": page["questions"], "has_more": page["next"] is not None}
+            return ToolAnswer(as_json(listed), listed)
+        number, answer, why = arguments.get("number"), arguments.get("answer"), arguments.get("why", "")
+        if not isinstance(number, str) or not isinstance(answer, str | dict) or not isinstance(why, str):
+            raise InvalidArgument(
+                "in answer_question, number and why must be texts, and answer must be a text or an object",
+                value=str(number)[:64],
+                remedy="use a button on the card",
+            )
+        question = await questions.show(number)
+        if question["to"] or question["not_by"]:
+            raise NotPermitted(
+                f"question {question['number']} may only be answered by certain people, and a card does not "
+                f"prove who answers",
+                value=question["number"],
+                remedy="answer the question on its page; nothing was changed",
+            )
+        by = f"the person at {client or 'the client'}"[:MAX_NAME_LENGTH]
+        result = await questions.answer(question["number"], answer, why=why, by=by, at=IN_WINDOW)
+        content = {"number": result["number"], "answer": result["answer"]}
+        return ToolAnswer(as_json(content), content)
     except PostroomError as error:
         return refused(error.as_dict())
-
-
-async def _list_questions(questions: QuestionService, client: str) -> ToolAnswer:
-    found = list(await questions.questions(limit=MAX_LISTED + 1))
-    has_more, found = len(found) > MAX_LISTED, found[:MAX_LISTED]
-    shown = [(one["run_id"], one["number"]) for one in found]
-    await questions.note_shown(shown, f"in a card of {client or 'the client'}")
-    listed = {"questions": found, "has_more": has_more}
-    return ToolAnswer(as_json(listed), listed)
-
-
-async def _answer_question(
-    questions: QuestionService, arguments: Mapping[str, Any], client: str
-) -> ToolAnswer:
-    number, answer, why = arguments.get("number"), arguments.get("answer"), arguments.get("why", "")
-    if not isinstance(number, str) or not isinstance(answer, str | dict) or not isinstance(why, str):
-        raise InvalidArgument(
-            "in answer_question, number and why must be texts, and answer must be a text or an object",
-            value=str(number)[:64],
-            remedy="use a button on the card",
-        )
-    question = await questions.show(number)
-    if question["to"] or question["not_by"]:
-        raise NotPermitted(
-            f"question {question['number']} may only be answered by certain people, and a card does not "
-            f"prove who answers",
-            value=question["number"],
-            remedy="answer the question on its page; nothing was changed",
-        )
-    by = f"the person at {client or 'the client'}"[:MAX_NAME_LENGTH]
-    result = await questions.answer(question["number"], answer, why=why, by=by, at=IN_WINDOW)
-    content = {"number": result["number"], "answer": result["answer"]}
-    return ToolAnswer(as_json(content), content)

@@ -40,15 +40,11 @@ MAX_BATCH: Final = 100
 
 
 class Endpoint:
-    """Answers plain tool calls itself, if it has a `ShortWay`, and passes on all other requests."""
+    """An ASGI application that executes plain tool calls itself; the SDK handles all other requests."""
 
     def __init__(
         self, transport: ASGIApp, short_way: ShortWay | None = None, server: PostroomMcpServer | None = None
     ) -> None:
-        """`server` is the MCP server.
-
-        The server asks the people whose clients declared elicitation in their handshake.
-        """
         self._transport = transport
         self._server = server
         self._short_way = short_way
@@ -64,15 +60,23 @@ class Endpoint:
         body = await request.body()
         if not any(name == b"accept" for name, _ in scope["headers"]):
             scope = {**scope, "headers": [*scope["headers"], _ANY_ANSWER]}
-        # The refusal of headers that the transport would refuse without a remedy.
+        decoded: object
+        # Refuse headers that the transport would refuse without a remedy.
         if not request.headers.get("content-type", "").lower().startswith("application/json"):
-            unsupported = _refusal(
+            decoded = _refusal(
                 400, INVALID_REQUEST, "send JSON with the header `Content-Type: application/json`"
             )
         else:
-            unsupported = None
-        decoded = unsupported or _decode(body)
-        if isinstance(decoded, list) and _takes_batches(request):
+            try:
+                decoded = msgspec.json.decode(body)
+            except UnicodeDecodeError:
+                decoded = _refusal(400, PARSE_ERROR, "the body is not UTF-8")
+            except (msgspec.DecodeError, RecursionError) as error:
+                reason = "the JSON is nested too deeply" if isinstance(error, RecursionError) else str(error)
+                decoded = _refusal(400, PARSE_ERROR, f"the body is not valid JSON: {reason}")
+        # A request that names no revision uses 2025-03-26, the last revision that allows batches.
+        revision = request.headers.get("mcp-protocol-version")
+        if isinstance(decoded, list) and revision in (None, "2024-11-05", "2025-03-26"):
             await (await self._answer_batch(scope, receive, decoded))(scope, receive, send)
         elif isinstance(decoded, Response):
             await decoded(scope, receive, send)
@@ -80,7 +84,6 @@ class Endpoint:
             await self._serve(scope, receive, send, decoded, body)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, document: object, body: bytes) -> None:
-        """Serve one message."""
         message = _message(document)
         answer: Response | None
         if isinstance(message, Response):
@@ -90,7 +93,9 @@ class Endpoint:
             if answer is None and self._server is not None and self._server.windows is not None:
                 if _is_answer(message) and self._server.windows.replied(message):
                     answer = Response(status_code=202)
-                elif message.get("method") == "initialize" and (marks := _marks(message)):
+                elif message.get("method") == "initialize" and (
+                    marks := marks_of((message.get("params") or {}).get("capabilities"))
+                ):
                     send = _with_session(send, marks)
                 else:
                     answer = await self._server.ask_in_stream(scope, message)
@@ -110,10 +115,6 @@ class Endpoint:
             await self._transport(scope, again, send)
 
     async def _answer_batch(self, scope: Scope, receive: Receive, documents: list[object]) -> Response:
-        """Process the messages of a batch one after another; return their answers as one list, in order.
-
-        A message without an answer, such as a notification, adds nothing to the list.
-        """
         if not 0 < len(documents) <= MAX_BATCH:
             return _refusal(400, INVALID_REQUEST, f"send 1 to {MAX_BATCH} messages in a batch")
         if any(
@@ -136,7 +137,6 @@ class Endpoint:
 
 
 def _of_no_revision(request: Request, message: Mapping[str, Any]) -> Response | None:
-    """Return an error for an unknown protocol revision that the transport would mistake for a newer one."""
     revision = request.headers.get("mcp-protocol-version")
     named = (message.get("params") or {}).get("_meta")
     if revision is None or revision in SUPPORTED_PROTOCOL_VERSIONS or named:
@@ -147,13 +147,7 @@ def _of_no_revision(request: Request, message: Mapping[str, Any]) -> Response | 
     return _answer(400, error, named=message.get("id"))
 
 
-def _marks(message: Mapping[str, Any]) -> list[str]:
-    return marks_of((message.get("params") or {}).get("capabilities"))
-
-
 def _with_session(send: Send, marks: Sequence[str]) -> Send:
-    """Add a session id that encodes the capabilities declared by the client, so that nothing is stored."""
-
     async def sent(message: Message) -> None:
         if message["type"] == "http.response.start" and message["status"] == 200:
             named = (b"mcp-session-id", "-".join([*marks, uuid4().hex]).encode())
@@ -164,7 +158,6 @@ def _with_session(send: Send, marks: Sequence[str]) -> Send:
 
 
 def _beyond(scope: Scope, message: Mapping[str, Any]) -> Response | None:
-    """Return the error for a message that the caller's named token may not send; return None if it may."""
     grant = scope.get(GRANT_SCOPE)
     if grant is None:
         return None
@@ -179,27 +172,7 @@ def _beyond(scope: Scope, message: Mapping[str, Any]) -> Response | None:
     return None
 
 
-def _takes_batches(request: Request) -> bool:
-    """Return whether the request's protocol revision allows batches.
-
-    A request that names no revision uses 2025-03-26.
-    """
-    return request.headers.get("mcp-protocol-version") in (None, "2024-11-05", "2025-03-26")
-
-
-def _decode(body: bytes) -> object:
-    """Return the JSON document in a request body, or an error response if the body is invalid."""
-    try:
-        return msgspec.json.decode(body)
-    except UnicodeDecodeError:
-        return _refusal(400, PARSE_ERROR, "the body is not UTF-8")
-    except (msgspec.DecodeError, RecursionError) as error:
-        reason = "the JSON is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        return _refusal(400, PARSE_ERROR, f"the body is not valid JSON: {reason}")
-
-
 def _message(found: object) -> dict[str, Any] | Response:
-    """Return the JSON-RPC message in a document, or an error response if the document is invalid."""
     if isinstance(found, list):
         return _refusal(
             400, INVALID_REQUEST, "send one message per request; only revision 2025-03-26 supports batches"
@@ -209,22 +182,15 @@ def _message(found: object) -> dict[str, Any] | Response:
     named = found.get("id")
     if "id" in found and (isinstance(named, bool) or not isinstance(named, str | int)):
         return _refusal(400, INVALID_REQUEST, "the id of a message must be text or an integer")
-    if _is_call(found) or _is_answer(found):
+    is_call = isinstance(found.get("method"), str) and isinstance(found.get("params"), dict | None)
+    if is_call or _is_answer(found):
         return found
     return _refusal(
         400, INVALID_REQUEST, "a message needs a method, and its params must be an object", named=named
     )
 
 
-def _is_call(found: dict[str, Any]) -> bool:
-    return isinstance(found.get("method"), str) and isinstance(found.get("params"), dict | None)
-
-
 def _is_answer(found: dict[str, Any]) -> bool:
-    """Return whether the message answers a request of this server.
-
-    This server sends no requests except elicitations.
-    """
     if "id" not in found or "method" in found:
         return False
     error = found.get("error")
@@ -243,7 +209,7 @@ def _answer(status: int, error: dict[str, object], *, named: str | int | None) -
 
 
 class McpOverHttp:
-    """An ASGI application that serves one MCP server, once it is running."""
+    """An ASGI application that serves one MCP server."""
 
     def __init__(
         self,
@@ -253,7 +219,7 @@ class McpOverHttp:
         is_traced: bool = False,
         short: bool = True,
     ) -> None:
-        """If `short` is None, the SDK handles every message; tests and benchmarks use this to compare."""
+        """If `short` is False, the MCP SDK handles every message."""
         server.streamable_http_app(
             json_response=True,
             stateless_http=True,
@@ -272,7 +238,7 @@ class McpOverHttp:
         await self._endpoint(scope, receive, send)
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Run the SDK's transport within the block; enter it once."""
+        """Return the context manager within which the SDK's transport runs; enter it only once."""
         return self._sessions.run()
 
     def end_listening(self) -> None:

@@ -15,10 +15,7 @@ _LOADED: Final = ("postroom.mcp_server.endpoint", "rich.logging")
 
 
 class LoadedOnUse:
-    """An MCP endpoint that is created at the first request.
-
-    Other requests that arrive meanwhile wait for it.
-    """
+    """An MCP endpoint that is created at the first request."""
 
     def __init__(self, make: Callable[[], "McpOverHttp"]) -> None:
         self._make = make
@@ -31,11 +28,20 @@ class LoadedOnUse:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one HTTP request."""
-        running = self._running or await self._load()
+        running = self._running
+        if running is None:
+            async with self._loading:
+                if self._made is None:
+                    for module in _LOADED:  # in a thread, so that no other request waits
+                        await asyncio.to_thread(import_module, module)
+                    self._made = self._make()
+                    self._begin.set()
+            await self._is_running.wait()
+            running = self._made
         await running(scope, receive, send)
 
     async def run(self) -> None:
-        """Run the endpoint, once it has been created, until `end` is called."""
+        """Run the endpoint after its creation, until the method `end` is called."""
         await self._begin.wait()
         if self._made is None or self._end.is_set():
             return
@@ -45,7 +51,7 @@ class LoadedOnUse:
             await self._end.wait()
 
     def end(self) -> None:
-        """Let `run` return."""
+        """Make the method `run` return."""
         self._end.set()
         self._begin.set()
 
@@ -53,13 +59,3 @@ class LoadedOnUse:
         """End all subscriptions."""
         if self._made is not None:
             self._made.end_listening()
-
-    async def _load(self) -> "McpOverHttp":
-        async with self._loading:
-            if self._made is None:
-                for module in _LOADED:  # in a thread, so that no other request waits
-                    await asyncio.to_thread(import_module, module)
-                self._made = self._make()
-                self._begin.set()
-        await self._is_running.wait()
-        return self._made

@@ -49,19 +49,16 @@ _PROFILE_SCOPE: Final = "postroom.profile"
 
 
 def list_operations(profile: Profile) -> tuple[Operation, ...]:
-    """Return the operations of a profile.
-
-    The order of the operations never changes, because clients cache prompts that contain them.
-    """
+    """Return the operations of a profile in a fixed order."""
     if profile == "full":
         return MAIL_OPERATIONS
     return tuple(OPERATIONS[name] for name in (*CORE, *(IN_RUNS if profile == "run" else ())))
 
 
 def choose_profile(scope: Mapping[str, Any], default: Profile) -> Profile:
-    """Return the profile that the address of a request names, or `default` if it names none.
+    """Return the profile that the path of a request names, or `default`.
 
-    If a run that this server started makes the request with its token, the profile `run` replaces `core`.
+    A request with the token of a run gets the profile `run` in place of `core`.
     """
     profile: Profile = scope.get(_PROFILE_SCOPE) or default
     grant = scope.get(GRANT_SCOPE)
@@ -69,10 +66,10 @@ def choose_profile(scope: Mapping[str, Any], default: Profile) -> Profile:
 
 
 class Addresses:
-    """Maps each address of the endpoint, with or without a final slash, to a single route."""
+    """Middleware that maps all paths of the MCP endpoint to one route."""
 
     def __init__(self, app: ASGIApp, mcp_path: str, *, others: tuple[str, ...] = ()) -> None:
-        """`others` are additional paths of the same endpoint as `mcp_path`."""
+        """`others` are additional base paths of the endpoint."""
         self._app = app
         self._mcp_path = mcp_path
         tails: dict[str, Profile | None] = {"": None, "/core": "core", "/full": "full"}
@@ -84,7 +81,7 @@ class Addresses:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Rewrite the path of a request to the endpoint's route, record the profile, and pass it on."""
+        """Rewrite the path of a request to the endpoint's route, and store the profile of the request."""
         if scope["type"] == "http" and scope["path"] in self._known:
             profile = self._known[scope["path"]]
             path = {"path": self._mcp_path, "raw_path": self._mcp_path.encode()}

@@ -21,7 +21,7 @@ _LISTED: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MailResource:
-    """One kind of resource: the pattern of its address, and the operation that returns its content."""
+    """A kind of MCP resource with its URI template and the operation that returns the content."""
 
     name: str
     template: str
@@ -31,7 +31,7 @@ class MailResource:
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        """The regular expression that matches the addresses of this kind of resource."""
+        """The regular expression for the URIs of this kind of resource."""
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/?#]+)", self.template) + r"\Z")
 
 
@@ -87,10 +87,7 @@ RESOURCES: tuple[MailResource, ...] = (
 
 
 def match_resource(uri: str) -> tuple[MailResource, dict[str, str]] | None:
-    """Return the kind of resource that an address belongs to, and the parts of the address.
-
-    Return None for an unknown kind.
-    """
+    """Return the kind of an MCP resource and the parts of its URI, or None for an unknown URI."""
     for kind in RESOURCES:
         if match := kind.pattern.match(uri):
             return kind, {name: unquote(value) for name, value in match.groupdict().items()}
@@ -100,10 +97,9 @@ def match_resource(uri: str) -> tuple[MailResource, dict[str, str]] | None:
 async def suggested(
     mail: Mail, template: str, argument: str, begin: str, known: Mapping[str, str], caller: Caller
 ) -> list[str]:
-    """Return suggestions that begin with a given text: projects, agents, or the newest threads.
+    """Return suggestions for a part of a resource URI that begin with the text `begin`.
 
-    `known` contains the values of the template's earlier parts. There are no
-    suggestions for the ids of messages and files.
+    `known` contains the values of the earlier parts of the URI.
 
     Raises:
         InvalidArgument: No kind of resource has this template, or the template has no such part.
@@ -133,7 +129,7 @@ async def suggested(
 
 
 async def read(mail: Mail, uri: str, caller: Caller) -> Any:
-    """Return the content of a resource as plain data; for an attachment, return its record and its bytes.
+    """Return the content of an MCP resource as plain data.
 
     Raises:
         InvalidArgument: No kind of resource has such an address.

@@ -20,10 +20,7 @@ _WORDS = re.compile(r"[A-Za-z]{1,8}|\d{1,3}|[^\sA-Za-z\d]{1,3}")
 
 @cache
 def input_schema(command: type[Command]) -> dict[str, Any]:
-    """Return the JSON schema of a command's arguments.
-
-    The schema is built once and shared, so do not change it.
-    """
+    """Return the JSON schema of a command's arguments, which the caller must not change."""
     _, components = msgspec.json.schema_components([command])
     schema = _inline(components[command.__name__], components)
     properties = {name: _small(value) for name, value in schema["properties"].items()}
@@ -59,10 +56,7 @@ too.
 
 @cache
 def output_schema(operation: Operation) -> dict[str, Any]:
-    """Return the JSON schema of a tool's structured content.
-
-    The schema is built once and shared, so do not change it.
-    """
+    """Return the JSON schema of a tool's structured content, which the caller must not change."""
     (schema,), components = msgspec.json.schema_components([operation.answer])
     answer = _without_prose(_inline(schema, components))
     if answer.get("type") != "object":
@@ -71,7 +65,6 @@ def output_schema(operation: Operation) -> dict[str, Any]:
 
 
 def _without_prose(schema: Any) -> Any:
-    """Return the schema without its titles and descriptions."""
     if isinstance(schema, list):
         return [_without_prose(item) for item in schema]
     if not isinstance(schema, dict):
@@ -96,10 +89,6 @@ def _inline(schema: Any, components: dict[str, Any]) -> Any:
 
 
 def _small(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema without the parts that no caller needs.
-
-    For example, an optional argument cannot be null, because callers omit it.
-    """
     if choices := schema.get("anyOf"):
         alternatives = [choice for choice in choices if choice != {"type": "null"}]
         if len(alternatives) == 1:
@@ -125,9 +114,8 @@ def _small(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def estimated_tokens(text: str) -> int:
-    """Return a cautious estimate of the number of tokens in a text, from its words, digits and punctuation.
+    """Return an estimate of the number of tokens in a text.
 
-    Compared with a real tokenizer (o200k), the estimate for our tool definitions is a tenth to a third too
-    high, and never too low.
+    Compared to the tokenizer o200k, the estimate for tool definitions is at most a third too high.
     """
     return max(len(_WORDS.findall(text)), len(text) // 4)

@@ -6,6 +6,7 @@ client half as fast (docs/internals/benchmarks.md, ADR 2).
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, get_args
 
@@ -80,7 +81,7 @@ MAX_COMPLETIONS = 100
 
 
 def build_tools(profile: Profile) -> list[Tool]:
-    """Return the tools of a profile in the order of its operations."""
+    """Return the tools of a profile in the order of the profile's operations."""
     return [_tool(operation) for operation in list_operations(profile)]
 
 
@@ -104,10 +105,7 @@ def _tool(operation: Operation) -> Tool:
 
 
 def definition_tokens(profile: Profile) -> int:
-    """Return an estimate of how many tokens a profile's tool definitions take in a model's prompt.
-
-    Hints and output schemas are not counted, because they are for the client and not for its model.
-    """
+    """Return an estimate of how many tokens a profile's tool definitions take in a prompt."""
     definitions: list[dict[str, Any]] = [
         tool.model_dump(
             mode="json", by_alias=True, exclude_none=True, exclude={"annotations", "meta", "output_schema"}
@@ -127,7 +125,7 @@ INSTRUCTIONS = (
 
 
 class PostroomMcpServer(MCPServer[Any]):
-    """An MCP server for one `Mail`. Several servers in one process may share the same `Mail`."""
+    """An MCP server for one `Mail` object, which several servers may share."""
 
     def __init__(  # noqa: PLR0913 - its collaborators by name
         self,
@@ -141,10 +139,10 @@ class PostroomMcpServer(MCPServer[Any]):
         windows: Windows | None = None,
         **settings: Any,
     ) -> None:
-        """`profile` is the profile of the address `mcp_path`, which names none itself.
+        """`profile` is the default profile of the path `mcp_path`.
 
-        `untold` returns the new messages for a run, which tool results deliver to the program of the run.
-        `windows` asks the person at a client that supports elicitation.
+        `untold` returns the new messages for a run. `windows` shows questions at clients that support
+        elicitation.
         """
         self.news = subscriptions or Subscriptions()
         super().__init__(
@@ -181,7 +179,7 @@ class PostroomMcpServer(MCPServer[Any]):
         return self._calls[self._profile_for(request)]
 
     def short_way(self, *, is_traced: bool = False) -> ShortWay:
-        """Return the handler that answers plain HTTP calls without the transport of the SDK."""
+        """Return the handler that answers plain tool calls without the SDK's transport."""
         info = self._lowlevel_server.server_info_stamp
         return ShortWay(self._calls_for, server_info=info, untold=self.untold, is_traced=is_traced)
 
@@ -199,10 +197,7 @@ class PostroomMcpServer(MCPServer[Any]):
     async def _complete(
         self, context: ServerRequestContext[Any, Any], asked: CompleteRequestParams
     ) -> CompleteResult:
-        """Suggest values for a part of a resource's address.
-
-        There are no prompts that could need suggestions.
-        """
+        """Return suggestions for a part of a resource URI."""
         if not isinstance(asked.ref, ResourceTemplateReference):
             raise _no_prompt(asked.ref.name)
         arguments = (asked.context.arguments if asked.context else None) or {}
@@ -220,7 +215,7 @@ class PostroomMcpServer(MCPServer[Any]):
     async def _list_tools(
         self, context: ServerRequestContext[Any, Any], _: PaginatedRequestParams
     ) -> ListToolsResult:
-        """Return the tools for the caller at this address, in a fixed order."""
+        """Return the tools for the caller of a request, in a fixed order."""
         grant = _identify_caller(context.request).grant
         listed = list_operations(self._profile_for(context.request))
         tools = [_tool(operation) for operation in listed if operation.is_open_to(grant)]
@@ -231,7 +226,7 @@ class PostroomMcpServer(MCPServer[Any]):
         return ListToolsResult(tools=tools)
 
     def _shows_cards(self, request: Request | None, meta: Mapping[str, Any] | None) -> bool:
-        """Return whether the caller has the operator's rights and uses a client that can show cards."""
+        """Return whether the caller may see cards and uses a client that supports cards."""
         declared = (meta or {}).get("io.modelcontextprotocol/clientCapabilities")
         is_declared = declares_cards(declared) or is_marked(request, CARDS)
         return self.windows is not None and is_declared and is_offered(_identify_caller(request))
@@ -241,7 +236,7 @@ class PostroomMcpServer(MCPServer[Any]):
         return build_tools(self._profile)
 
     async def list_resource_templates(self) -> list[ResourceTemplate]:
-        """Return the kinds of resources."""
+        """Return the URI templates of all kinds of resources."""
         return [
             ResourceTemplate(
                 name=kind.name,
@@ -253,20 +248,26 @@ class PostroomMcpServer(MCPServer[Any]):
         ]
 
     async def list_resources(self) -> list[ResourceInfo]:
-        """Return an empty list, because every resource is reached through its template."""
+        """Return an empty list, because clients read all resources through URI templates."""
         return []
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
     ) -> CallToolResult | InputRequiredResult:
-        """Perform an operation.
+        """Perform a mail operation, and return the tool result.
 
-        An error becomes a result with a code, the invalid value and a remedy, but never with a traceback.
+        An error becomes a result with an error code, the invalid value and a remedy.
         """
         request = _request_in(context)
         calls, caller = self._calls_for(request), _identify_caller(request)
-        client = read_client_name(request, None if context is None else _meta_in(context))
-        windows = self.windows if name == ASK and caller.run_id is None and _elicits(context) else None
+        meta: Mapping[str, Any] | None = None
+        with suppress(ValueError):  # a call from this process has a context without a request
+            meta = None if context is None else context.request_context.meta
+        client = read_client_name(request, meta)
+        # With protocol revision 2026-07-28, a call declares that its client can ask its user.
+        declared = (meta or {}).get("io.modelcontextprotocol/clientCapabilities")
+        elicits = isinstance(declared, Mapping) and "elicitation" in declared
+        windows = self.windows if name == ASK and caller.run_id is None and elicits else None
         for key, reply in ((context.input_responses if windows and context else None) or {}).items():
             assert windows is not None  # noqa: S101 - else there are no responses
             number, _, rest = key.partition("-")
@@ -276,7 +277,6 @@ class PostroomMcpServer(MCPServer[Any]):
             if isinstance(result, ToolAnswer):
                 return _result(result, client)
             return _elicitation_required(*result, left=left - 1)
-        meta = None if context is None else _meta_in(context)
         if name in CARD_TOOLS and self.windows is not None and self._shows_cards(request, meta):
             return _result(await call_card_tool(self.windows.questions, name, arguments, client), "")
         # The SDK itself has read a traceparent in the `_meta` of the call.
@@ -289,10 +289,7 @@ class PostroomMcpServer(MCPServer[Any]):
         return _result(answer, client)
 
     async def ask_in_stream(self, scope: Scope, message: Mapping[str, Any]) -> Response | None:
-        """Return the stream that asks the person at a client that declared elicitation in its handshake.
-
-        Return None for other calls.
-        """
+        """Return a stream that asks the person at the client, or None for all calls except such questions."""
         params, request = message.get("params") or {}, Request(scope)
         accepts = request.headers.get("accept", "")
         is_asking = message.get("method") == "tools/call" and params.get("name") == ASK and "id" in message
@@ -319,7 +316,7 @@ class PostroomMcpServer(MCPServer[Any]):
     async def read_resource(
         self, uri: Any, context: Context[Any, Any] | None = None
     ) -> list[ReadResourceContents]:
-        """Return a resource as JSON. The bytes of an attachment, and the card, are returned unchanged."""
+        """Return the content of a resource: JSON, the bytes of an attachment, or the page of the card."""
         if str(uri) == CARD_URI:
             return [card()]
         try:
@@ -340,7 +337,7 @@ class PostroomMcpServer(MCPServer[Any]):
         """Raise an error, because this server has no prompts.
 
         Raises:
-            MCPError: Always. Without this, the SDK would log a traceback and return an internal error.
+            MCPError: Always.
         """
         raise _no_prompt(name)
 
@@ -350,26 +347,13 @@ def _no_prompt(name: str) -> MCPError:
 
 
 def _request_in(context: Context[Any, Any] | None) -> Request | None:
-    """Return the HTTP request of a call. Return None if the call comes from this process."""
     try:
         return None if context is None else context.request_context.request
     except ValueError:  # a context without a request
         return None
 
 
-def _meta_in(context: Context[Any, Any]) -> Mapping[str, Any] | None:
-    """Return the metadata of a call. Return None if the call comes from this process."""
-    try:
-        return context.request_context.meta
-    except ValueError:  # a context without a request
-        return None
-
-
 def _identify_caller(request: Request | None) -> Caller:
-    """Return the caller of a call.
-
-    An HTTP request proves its caller by its headers. A call from this process has no identity.
-    """
     return Caller() if request is None else read_caller(request)
 
 
@@ -382,28 +366,13 @@ def _result(answer: ToolAnswer, client: str) -> CallToolResult:
     )
 
 
-def _elicits(context: Context[Any, Any] | None) -> bool:
-    """Return whether a call of protocol revision 2026-07-28 declares that its client can ask its user."""
-    meta = None if context is None else _meta_in(context)
-    declared = (meta or {}).get("io.modelcontextprotocol/clientCapabilities")
-    return isinstance(declared, Mapping) and "elicitation" in declared
-
-
 def _elicitation_required(
     question: OpenQuestion, why: str = "", *, left: int = MAX_WINDOWS - 1
 ) -> InputRequiredResult:
-    """Return the result that makes the client show a question.
-
-    The client repeats the key of the request, so the server need not store how many windows are `left`.
-    """
     fields = elicitation(question, why)
     params = ElicitRequestFormParams(message=fields["message"], requested_schema=fields["requestedSchema"])
     return InputRequiredResult(input_requests={f"{question.number}-{left}": ElicitRequest(params=params)})
 
 
 def _read_error(code: int, uri: str, error: dict[str, object]) -> MCPError:
-    """Return the error for a failed read of a resource.
-
-    Protocol revision 2026-07-28 requires it to contain the address of the resource.
-    """
     return MCPError(code=code, message=str(error["message"]), data={**error, "uri": uri})

@@ -39,7 +39,7 @@ _JSON_TYPES: Final = {"application/json", "application/*", "*/*"}
 
 
 class ShortWay:
-    """Answers plain tool calls. The class keeps no state between calls."""
+    """Executes plain tool calls without the MCP SDK."""
 
     def __init__(
         self,
@@ -49,12 +49,10 @@ class ShortWay:
         untold: Untold | None = None,
         is_traced: bool = False,
     ) -> None:
-        """`calls_for` returns the calls of the profile that the address of a request selects.
+        """`calls_for` returns the calls for the profile of a request.
 
-        `server_info` describes this server in each answer of the newest revision. `untold` returns the new
-        messages for a run.
-
-        If `is_traced` is true, every call goes through the SDK, which creates a tracing span for each.
+        `server_info` describes this server. `untold` returns new messages for a run. If `is_traced` is True,
+        the SDK handles every call.
         """
         self._calls_for = calls_for
         self._untold = untold
@@ -62,10 +60,7 @@ class ShortWay:
         self._envelope = {"resultType": "complete", "_meta": {f"{_MARK}serverInfo": dict(server_info)}}
 
     async def answer(self, scope: Scope, message: Mapping[str, Any]) -> Response | None:
-        """Perform a call and return its answer.
-
-        If the SDK must handle the request, do nothing and return None.
-        """
+        """Execute a tool call, and return the response, or None if the SDK must handle the message."""
         params = message.get("params")
         if message.get("method") != _CALL or not isinstance(params, dict) or message.keys() != _MESSAGE:
             return None
@@ -93,10 +88,6 @@ class ShortWay:
 
 
 def _headers(scope: Scope) -> dict[bytes, bytes] | None:
-    """Return the relevant headers of a request.
-
-    Return None if a header is repeated or has an unknown form.
-    """
     headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
         if name in _READ:
@@ -111,7 +102,6 @@ def _headers(scope: Scope) -> dict[bytes, bytes] | None:
 
 
 def _revision(headers: Mapping[bytes, bytes], params: Mapping[str, Any]) -> str | None:
-    """Return the protocol revision if the headers and the body of a call agree on it, or else None."""
     named = headers.get(b"mcp-protocol-version")
     if named is None:
         return _UNNAMED_REVISION

@@ -49,18 +49,18 @@ Arguments = Mapping[str, Any]
 
 
 def marks_of(capabilities: object) -> list[str]:
-    """Return the marks that a client's session id contains, according to the capabilities of the client."""
+    """Return the marks for a session id that encode the capabilities of a client."""
     elicits = isinstance(capabilities, Mapping) and "elicitation" in capabilities
     return [ELICITS] * elicits + [CARDS] * declares_cards(capabilities)
 
 
 def is_marked(request: Request | None, mark: str) -> bool:
-    """Return whether the session id of a request contains this mark."""
+    """Return whether the session id of a request contains a mark."""
     return request is not None and mark in request.headers.get("mcp-session-id", "").split("-")
 
 
 class Windows:
-    """Shows a question to the person at a client program, and passes the answer on."""
+    """Shows questions in windows of client programs, and stores the answers."""
 
     def __init__(self, questions: QuestionService) -> None:
         self.questions = self._questions = questions
@@ -69,11 +69,11 @@ class Windows:
         """The open windows of this process, keyed by the id of the request that opened the window."""
 
     async def look(self, asked: Arguments, number: str) -> OpenQuestion | GivenAnswer | None:
-        """Return a question or its answer, or None if the question does not exist."""
+        """Return an open question or the answer to a question, or None for an unknown number."""
         return await self._questions.in_window(str(asked["project_key"]), str(asked["agent_name"]), number)
 
     async def opened(self, asked: Arguments, number: str, client: str) -> OpenQuestion | None:
-        """Return a new question to show in the window of a client. Return None if no window may show it."""
+        """Return a question to show in a client's window, or None if the question must not be shown."""
         question = await self.look(asked, number)
         if not isinstance(question, OpenQuestion) or question.asked.to or question.asked.not_by:
             return None  # a window does not prove who sits there
@@ -85,10 +85,10 @@ class Windows:
     async def take(
         self, asked: Arguments, number: str, reply: Mapping[str, Any], client: str, *, left: int
     ) -> ToolAnswer | tuple[OpenQuestion, str]:
-        """Store the input of the window as the answer.
+        """Store the person's input as the answer to a question, and return the tool result.
 
-        Return the result, or the question to show again and the reason. With 0 windows `left`, an answer that
-        is not valid leaves the question open.
+        For invalid input, return the question and the reason, so that the client can show the question again.
+        If `left` is 0, invalid input leaves the question open.
         """
         question = await self.look(asked, number)
         if question is None:
@@ -124,10 +124,7 @@ class Windows:
         return told(after) if isinstance(after, GivenAnswer) else still_open(number)
 
     def replied(self, message: Mapping[str, Any]) -> bool:
-        """Accept a client's reply to `elicitation/create`.
-
-        Return False if no window of this process waits for it.
-        """
+        """Accept a client's reply to `elicitation/create`; return False if no window waits for the reply."""
         waiting = self._replies.get(str(message.get("id")))
         if waiting is None or waiting.done():
             return False
@@ -138,7 +135,7 @@ class Windows:
     def stream(
         self, asked: Arguments, question: OpenQuestion, client: str, shown: Callable[[ToolAnswer], Any]
     ) -> SseResponse:
-        """Return a stream that asks the person and then answers the tool call; `shown` builds that answer."""
+        """Return a response that asks the person in a window and then sends the tool result."""
         ids = [f"{question.number}-{uuid4().hex}"]
 
         async def source() -> AsyncGenerator[str]:
@@ -177,14 +174,14 @@ class Windows:
 
 
 def is_open(answer: ToolAnswer) -> bool:
-    """Return whether the result of `ask_person` contains a question that a window can show."""
+    """Return whether the result of `ask_person` is a question that a window can show."""
     return not answer.is_error and answer.structured.get("state", "open") == "open"
 
 
 def elicitation(question: OpenQuestion, why: str = "") -> dict[str, Any]:
     """Return the parameters of `elicitation/create` for a question.
 
-    `why` explains why the previous answer was rejected.
+    `why` is the reason why the last answer was rejected, or "".
     """
     action = f"A yes permits exactly this:\n{exact(question.asked.action)}" if question.asked.action else ""
     parts = (why, f"{question.agent} asks: {readable(question.text)}", action)
@@ -192,9 +189,9 @@ def elicitation(question: OpenQuestion, why: str = "") -> dict[str, Any]:
 
 
 def told(given: GivenAnswer, *, first: bool = False) -> ToolAnswer:
-    """Return the tool result with the answer, or with the reason why the question ended without one.
+    """Return the tool result for a question that was answered or closed.
 
-    `first` means that the question ended before the window was answered.
+    `first` is True if the question ended before the person used the window.
     """
     reply = {"question_id": given.number, "asked": True, "state": "closed"}
     if given.is_closed:
@@ -210,7 +207,7 @@ def told(given: GivenAnswer, *, first: bool = False) -> ToolAnswer:
 
 
 def still_open(number: str, why: str = "") -> ToolAnswer:
-    """Return the tool result if the window was closed without an answer, beginning with `why`."""
+    """Return the tool result for a window that was closed without an answer."""
     reply = {"question_id": number, "asked": True, "state": "open"}
     return ToolAnswer(f"{as_json(reply)}\n{why}No answer yet. The answer will come by mail.", reply)
 

@@ -16,13 +16,14 @@ from postroom.runtime.tools import Tool
 class AgentSpec:
     """The settings of an agent; durations are in milliseconds.
 
-    `tools` lists the tools that the agent may use, or is None for all tools. `max_rounds` and
-    `wall_timeout_ms` limit one execution, and `token_budget` limits all executions of a run together. A run
-    that exceeds a limit is stopped, and its work is kept. `context_window` is the size of the model's context
-    in tokens, if it is known before the endpoint reports it. With `commits_calls`, the tool calls of a step
-    are committed before they are made. After a crash, these calls are repeated under the same ids, without
-    another request to the model. `prices` maps the name of a model to its prices in US dollars for a million
-    input tokens and a million output tokens.
+    `tools` lists the names of the permitted tools; None permits all tools. `max_rounds` and `wall_timeout_ms`
+    limit one execution. `token_budget` is the limit for all executions of a run together. A run that exceeds
+    a limit is stopped, and the completed work of the run is kept.
+
+    `context_window` is the size of the model's context in tokens, or None if the size is unknown. If
+    `commits_calls` is True, tool calls are committed before they are executed, and are executed again after a
+    crash. `prices` maps a model name to the prices in US dollars of a million input and a million output
+    tokens.
     """
 
     model: str
@@ -40,7 +41,7 @@ class AgentSpec:
     prices: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def add_cost(self, usage: Usage, overrides: InferenceOverride | None) -> Usage:
-        """Add the cost to a usage, if the price of the model is known."""
+        """Return the usage with the cost included, if the price of the model is known."""
         model = overrides.upstream_model if overrides is not None else None
         read, written = self.prices.get(model or self.model, (0, 0))
         cost = round(usage.input_tokens * read + usage.output_tokens * written)
@@ -49,7 +50,7 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedAgent:
-    """An agent that is ready to run: its settings, its model and its tools."""
+    """An agent that is ready to run, with settings, a model and tools."""
 
     spec: AgentSpec
     model: Model
@@ -59,7 +60,7 @@ class ResolvedAgent:
     def new(
         cls, agent_id: str, model_name: str, system_prompt: str, model: Model, tools: Iterable[Tool] = ()
     ) -> "ResolvedAgent":
-        """Return an agent with the default limits."""
+        """Return an agent with default limits."""
         spec = AgentSpec(agent_id=agent_id, model=model_name, system_prompt=system_prompt)
         return cls(spec=spec, model=model, tools=tuple(tools))
 
@@ -68,7 +69,7 @@ class ResolvedAgent:
         return replace(self, tools=(*self.tools, tool))
 
     def usable_tools(self) -> dict[str, Tool]:
-        """Return the permitted tools by name; of tools with the same name, the first is used."""
+        """Return the permitted tools, keyed by name; the first of several tools with a name is used."""
         usable: dict[str, Tool] = {}
         for tool in self.tools:
             name = tool.descriptor.name
@@ -78,39 +79,39 @@ class ResolvedAgent:
 
 
 class AgentResolver(Protocol):
-    """Finds an agent by its name."""
+    """Finds an agent by the agent's id."""
 
     def resolve(self, agent_id: str) -> ResolvedAgent:
-        """Return the agent with this name.
+        """Return the agent with the id `agent_id`.
 
         Raises:
-            AgentNotFound: No agent has this name.
+            AgentNotFound: No agent has this id.
         """
         ...
 
 
 class FixedResolver:
-    """A resolver of agents that returns the same agent for every name."""
+    """An agent resolver that returns the same agent for every id."""
 
     def __init__(self, agent: ResolvedAgent) -> None:
         self._agent = agent
 
     def resolve(self, agent_id: str) -> ResolvedAgent:
-        """Return the agent, whatever the name is."""
+        """Return the agent of this resolver, whatever the id is."""
         return self._agent
 
 
 class MapResolver:
-    """Finds agents in a mapping, to which agents may be added later."""
+    """An agent resolver that looks agents up in a mapping; agents may be added to the mapping later."""
 
     def __init__(self, agents: Mapping[str, ResolvedAgent]) -> None:
         self._agents = agents
 
     def resolve(self, agent_id: str) -> ResolvedAgent:
-        """Return the agent with this name.
+        """Return the agent with the id `agent_id`.
 
         Raises:
-            AgentNotFound: No agent has this name.
+            AgentNotFound: No agent has this id.
         """
         if (agent := self._agents.get(agent_id)) is None:
             raise AgentNotFound(f"agent not found: {agent_id!r}", value=agent_id)
@@ -118,7 +119,7 @@ class MapResolver:
 
 
 def merged(own: InferenceOverride | None, asked: InferenceOverride | None) -> InferenceOverride | None:
-    """Return the model settings of a submission; the agent's settings are the defaults."""
+    """Return the model settings `asked`, completed with the agent's settings `own`."""
     if own is None or asked is None:
         return asked or own
     return InferenceOverride(

@@ -38,10 +38,10 @@ WAKE_PAUSES_MS = (250, 1_000, 5_000, 30_000)
 
 
 class WakeSubmitter(Protocol):
-    """Resumes the run of a task that has ended; if that is impossible, starts another run."""
+    """A function that resumes the run of an ended background task, or starts another run."""
 
     def __call__(self, activation: RunActivation, /) -> Awaitable[object]:
-        """Submit the request; it is durable when this returns.
+        """Submit a request; the request is durable when the call returns.
 
         Raises:
             RunNotOpen: The run cannot continue; the caller must submit the request again without the run's
@@ -53,7 +53,7 @@ class WakeSubmitter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundTask:
-    """A running task; `owner` is the run that started it, if that is known."""
+    """A running background task; `owner` is the run that started the task, or None if unknown."""
 
     task_id: str
     thread_id: str
@@ -65,17 +65,14 @@ class BackgroundTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundEvent:
-    """An event of a background task; `facts` are fields in addition to its kind and id."""
+    """An event of a background task; `facts` contains all fields except the kind and the task id."""
 
     kind: str
     task_id: str
     facts: dict[str, Json]
 
     def message(self, message_id: str) -> Message:
-        """Return the event as a message from the runtime to the model.
-
-        The text is escaped, so that it cannot close the element around it.
-        """
+        """Return the event as a message to the model, with the field values escaped."""
         body = json.dumps(
             {"kind": self.kind, "task_id": self.task_id, **self.facts},
             ensure_ascii=False,
@@ -88,7 +85,7 @@ class BackgroundEvent:
 
 
 class BackgroundTasks:
-    """The background tasks of one process; tools start tasks, and the runtime reports their ends."""
+    """The background tasks of one process, which tools start for runs."""
 
     def __init__(self, *, timer: Timer | None = None) -> None:
         self.instance = uuid.uuid4().hex
@@ -102,7 +99,7 @@ class BackgroundTasks:
         self._host: AgentRuntime | None = None
 
     def attach(self, host: "AgentRuntime") -> None:
-        """Set the runtime whose runs are notified."""
+        """Set the runtime that receives notifications about ended tasks."""
         self._host = host
 
     def spawn(
@@ -115,11 +112,10 @@ class BackgroundTasks:
         name: str | None = None,
         owner: RunIdentity | None = None,
     ) -> str:
-        """Start a background task, and return its id.
+        """Start a background task, and return the task's id.
 
-        The result of the task is plain JSON data; if it raises an exception, the task has failed.
-
-        Without an owner, the task belongs to the run that is executing on the thread.
+        `work` returns JSON data, or raises an exception if the task fails. Without `owner`, the task belongs
+        to the active run on the thread.
 
         Raises:
             InvalidArgument: The task's name is reserved.
@@ -146,7 +142,7 @@ class BackgroundTasks:
         return task.task_id
 
     def cancel(self, task_id: str) -> bool:
-        """Cancel a task and notify its run; return False if the task is not running."""
+        """Cancel a task, and notify the task's run; return False if the task is not running."""
         if (value := self._running.get(task_id)) is None:
             return False
         return value[1].cancel()
@@ -163,14 +159,14 @@ class BackgroundTasks:
         )
 
     def notes(self, run_id: str) -> tuple[BackgroundNote, ...]:
-        """Return the notes to store about a run's running tasks."""
+        """Return the notes about the running tasks of a run, which are stored with a checkpoint."""
         return tuple(
             BackgroundNote(task_id=task.task_id, description=task.description, instance=self.instance)
             for task in self.running(run_id=run_id)
         )
 
     def orphans(self, notes: Iterable[BackgroundNote]) -> list[Message]:
-        """Return messages about tasks that ended because their process exited."""
+        """Return messages about tasks that failed because the process of the tasks exited."""
         return [
             BackgroundEvent(kind="failed", task_id=note.task_id, facts={"error": ORPHANED}).message(
                 _message_id()
@@ -180,17 +176,17 @@ class BackgroundTasks:
         ]
 
     def untold(self, thread_id: str) -> list[Message]:
-        """Return the messages that no run of the thread has received yet, each of them only once."""
+        """Return and remove the messages about ended tasks that no run of the thread has received."""
         return self._untold.pop(thread_id, [])
 
     def abandon(self, run_id: str) -> None:
-        """Cancel the tasks of a run that has ended; no message is sent."""
+        """Cancel the tasks of an ended run without notifying the run."""
         for task in self.running(run_id=run_id):
             _, running = self._running.pop(task.task_id)
             running.cancel()
 
     async def close(self) -> None:
-        """Cancel all running tasks; no message is sent."""
+        """Cancel all running tasks without notifying their runs."""
         self._running.clear()
         await self._watches.close()
         await self._works.close()
@@ -199,38 +195,48 @@ class BackgroundTasks:
         await asyncio.wait({running})
         if self._running.pop(task.task_id, None) is None:
             return
-        message = _event(task, running).message(_message_id())
+        kind, facts = "failed", dict[str, Json]()
+        if running.cancelled():
+            kind = "cancelled"
+        elif error := running.exception():
+            text = f"{type(error).__name__}: {error}"
+            facts["error"] = error.describe() if isinstance(error, PostroomError) else text
+        else:
+            try:
+                json.dumps(running.result(), ensure_ascii=False, allow_nan=False).encode()
+            except (TypeError, ValueError, RecursionError) as problem:
+                facts["error"] = f"the task's result is not JSON: {problem}"
+            else:
+                kind, facts["result"] = "completed", running.result()
+        event = BackgroundEvent(kind=kind, task_id=task.task_id, facts=facts)
+        message = event.message(_message_id())
         run_id = task.owner.run_id if task.owner else None
         if self._host is not None and run_id and self._host.hand_over(run_id, message):
             return
-        is_told = False
+        # No active run takes the message, so a new run is started with it.
+        submit = self._host.submitter() if self._host is not None else None
+        is_told, refused = False, 0
         try:
-            is_told = await self._wake(task, message)
+            for pause in (*WAKE_PAUSES_MS, None):
+                if submit is None:
+                    break
+                try:
+                    await submit(wake_request(task, message, run_id))
+                except RunNotOpen:
+                    refused += 1
+                    # the run may just be ending, so ask again
+                    run_id = run_id if refused == 1 else None
+                except PostroomError as failure:
+                    _LOG.warning("background.wake_failed", task_id=task.task_id, code=failure.code)
+                else:
+                    is_told = True
+                    break
+                if pause is not None:
+                    await self._timer.sleep(pause)
         finally:
             if not is_told:
                 _LOG.warning("background.untold", thread_id=task.thread_id, task_id=task.task_id)
                 self._untold.setdefault(task.thread_id, []).append(message)
-
-    async def _wake(self, task: BackgroundTask, message: Message) -> bool:
-        submit = self._host.submitter() if self._host is not None else None
-        if submit is None:
-            return False
-        continued = task.owner.run_id if task.owner else None
-        refused = 0
-        for pause in (*WAKE_PAUSES_MS, None):
-            try:
-                await submit(wake_request(task, message, continued))
-            except RunNotOpen:
-                refused += 1
-                # the run may just be ending, so ask again
-                continued = continued if refused == 1 else None
-            except PostroomError as error:
-                _LOG.warning("background.wake_failed", task_id=task.task_id, code=error.code)
-            else:
-                return True
-            if pause is not None:
-                await self._timer.sleep(pause)
-        return False
 
 
 def _message_id() -> str:
@@ -242,7 +248,7 @@ async def _run_work(work: Callable[[], Awaitable[Json]]) -> Json:
 
 
 def wake_request(task: BackgroundTask, message: Message, run_id: str | None) -> RunActivation:
-    """Return the request that reports the end of a task to its run or its thread."""
+    """Return the request that reports an ended task to the task's run or thread."""
     trace = RunTraceContext(
         origin=RunOrigin.INTERNAL, adapter=AdapterKind.INTERNAL, run_mode=RunMode.INTERNAL_WAKE
     )
@@ -255,26 +261,11 @@ def wake_request(task: BackgroundTask, message: Message, run_id: str | None) -> 
     )
 
 
-def _event(task: BackgroundTask, ended: "asyncio.Task[Json]") -> BackgroundEvent:
-    if ended.cancelled():
-        return BackgroundEvent(kind="cancelled", task_id=task.task_id, facts={})
-    if error := ended.exception():
-        text = error.describe() if isinstance(error, PostroomError) else f"{type(error).__name__}: {error}"
-        return BackgroundEvent(kind="failed", task_id=task.task_id, facts={"error": text})
-    result = ended.result()
-    try:
-        json.dumps(result, ensure_ascii=False, allow_nan=False).encode()
-    except (TypeError, ValueError, RecursionError) as problem:
-        facts = {"error": f"the task's result is not JSON: {problem}"}
-        return BackgroundEvent(kind="failed", task_id=task.task_id, facts=facts)
-    return BackgroundEvent(kind="completed", task_id=task.task_id, facts={"result": result})
-
-
 Work = Callable[[dict[str, Json], ToolContext], Awaitable[Json]]
 
 
 class BackgroundTaskTool:
-    """A tool that starts its work and answers at once; the run is notified at the end of the work."""
+    """A tool that starts a background task and returns the task's id immediately."""
 
     def __init__(self, tasks: BackgroundTasks, descriptor: ToolDescriptor, work: Work) -> None:
         self._tasks = tasks

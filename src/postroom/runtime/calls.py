@@ -39,7 +39,7 @@ FRONTEND = "frontend_tool"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallRequest:
-    """A tool call to make, with the decision about it if there is one."""
+    """A tool call to execute, with the person's decision or None."""
 
     call: ToolCall
     decision: ToolCallResume | None = None
@@ -47,7 +47,7 @@ class CallRequest:
 
 @dataclass(slots=True)
 class Answers:
-    """The answers to tool calls so far, keyed by call.
+    """The answers to tool calls, keyed by call id.
 
     An interrupted call has a partial answer.
     """
@@ -56,7 +56,7 @@ class Answers:
     message_ids: dict[str, str] = field(default_factory=dict)
 
     def messages(self, calls: Sequence[ToolCall], metadata: MessageMetadata) -> list[Message]:
-        """Return the messages with the answers of tools to `calls`. Calls without an answer are left out."""
+        """Return the messages that contain the answers to `calls`; calls without an answer are omitted."""
         return [
             replace(
                 Message.tool(call.id, told(self.results[call.id]), id=self.message_ids[call.id]),
@@ -69,7 +69,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCalls:
-    """Makes the tool calls of one execution."""
+    """Executes the tool calls of a run."""
 
     tools: dict[str, Tool]
     frontend: dict[str, ToolDescriptor]
@@ -83,33 +83,34 @@ class ToolCalls:
     files: RunFiles | None
 
     def descriptors(self) -> tuple[ToolDescriptor, ...]:
-        """Return the descriptions of all tools for the model."""
+        """Return the descriptions of all tools, for the model."""
         own = [tool.descriptor for tool in self.tools.values()]
         return (*own, *(tool for name, tool in self.frontend.items() if name not in self.tools))
 
     async def make(self, requests: Sequence[CallRequest], answers: Answers) -> None:
-        """Make the calls, in parallel if the agent permits it; record each answer when it arrives.
+        """Execute tool calls and record the answers; calls run in parallel if the agent permits this.
 
         Raises:
             StaleClaim: A tool noticed that the worker has lost the run.
         """
         lanes = [[request] for request in requests] if self.parallel else [list(requests)]
+
+        async def make_in_turn(lane: Sequence[CallRequest]) -> None:
+            for request in lane:
+                call = request.call
+                result = serializable(await self._result(request))
+                answers.results[call.id] = result
+                await self.tell(call, result, answers)
+
         try:
             async with asyncio.TaskGroup() as group:
                 for lane in lanes:
-                    group.create_task(self._make_in_turn(lane, answers))
+                    group.create_task(make_in_turn(lane))
         except ExceptionGroup as several:
             raise several.exceptions[0] from None
 
-    async def _make_in_turn(self, requests: Sequence[CallRequest], answers: Answers) -> None:
-        for request in requests:
-            call = request.call
-            result = serializable(await self._result(request))
-            answers.results[call.id] = result
-            await self.tell(call, result, answers)
-
     async def tell(self, call: ToolCall, result: ToolResult, answers: Answers) -> None:
-        """Publish the state of a call, and record the id of the message with its answer."""
+        """Publish the outcome of a call, and record the id of the message with the answer."""
         outcome = {
             ToolStatus.SUCCESS: ToolCallOutcome.SUCCEEDED,
             ToolStatus.ERROR: ToolCallOutcome.FAILED,
@@ -140,11 +141,24 @@ class ToolCalls:
             claim=self.claim,
             files=self.files,
         )
-        # Run a tool in its own task, so that even its cancellation only becomes the answer to the call.
         name = context.tool_name
+
+        async def execute() -> ToolResult | StaleClaim:
+            try:
+                return await limited(lambda: tool.execute(arguments, context), self.timeout_ms, self.timer)
+            except TimeUp:
+                text = f"the tool did not end within {self.timeout_ms} ms and was cancelled"
+                return ToolResult.error(name, text, timed_out=True)
+            except StaleClaim as lost:
+                return lost
+            except PostroomError as error:
+                text = f"{error.describe()}; {error.remedy}" if error.remedy else error.describe()
+                return ToolResult.error(name, text, code=error.code)
+
+        # Run a tool in its own task, so that even its cancellation only becomes the answer to the call.
         work = Tasks(f"tool {name}")
         try:
-            done = work.start(self._execute(tool, arguments, context), name=context.call_id)
+            done = work.start(execute(), name=context.call_id)
             await asyncio.wait({done})
         finally:
             await work.close()
@@ -157,37 +171,22 @@ class ToolCalls:
             raise result
         return result if isinstance(result, ToolResult) else ToolResult.error(name, "no tool result")
 
-    async def _execute(
-        self, tool: Tool, arguments: dict[str, Json], context: ToolContext
-    ) -> ToolResult | StaleClaim:
-        name = context.tool_name
-        try:
-            return await limited(lambda: tool.execute(arguments, context), self.timeout_ms, self.timer)
-        except TimeUp:
-            text = f"the tool did not end within {self.timeout_ms} ms and was cancelled"
-            return ToolResult.error(name, text, timed_out=True)
-        except StaleClaim as lost:
-            return lost
-        except PostroomError as error:
-            text = f"{error.describe()}; {error.remedy}" if error.remedy else error.describe()
-            return ToolResult.error(name, text, code=error.code)
-
 
 def rejected(call: ToolCall, decision: ToolCallResume) -> ToolResult:
-    """Return the answer to a tool call that was rejected."""
+    """Return the answer to a rejected tool call."""
     reason = f": {decision.reason}" if decision.reason else ""
     return ToolResult.error(call.name, f"the call was rejected{reason}", rejected=True)
 
 
 def given_up(call: ToolCall) -> ToolResult:
-    """Return the answer to a tool call that was interrupted, and may have done part of its work."""
+    """Return the answer to an interrupted tool call, which may have done part of its work."""
     return ToolResult.error(
         call.name, "the call was interrupted before it ended; the tool may have been executed", cut_off=True
     )
 
 
 def serializable(result: ToolResult) -> ToolResult:
-    """Return a result; if it cannot be represented as JSON, return an error."""
+    """Return a result, or an error if the result cannot be represented as JSON."""
     parameters = result.suspension.parameters if result.suspension else None
     try:
         json.dumps((result.data, result.message, result.metadata, parameters), ensure_ascii=False).encode()
@@ -197,7 +196,7 @@ def serializable(result: ToolResult) -> ToolResult:
 
 
 def told(result: ToolResult) -> str:
-    """Return the text of a result for the model."""
+    """Return the text of a tool result for the model."""
     if result.status is ToolStatus.ERROR:
         content: Json = {"error": result.message or "the tool failed"}
         content |= {"data": result.data} if result.data is not None else {}
@@ -213,7 +212,7 @@ def told(result: ToolResult) -> str:
 
 
 def ticket_for(call: ToolCall, result: ToolResult, *, now: int) -> RunWaitingTicket:
-    """Return the question that a suspended tool call asks."""
+    """Return a ticket for the question that a suspended tool call asks."""
     question = result.suspension
     reason: str = WaitingReason.TOOL_PERMISSION
     if question is not None and question.action == FRONTEND:
@@ -234,10 +233,7 @@ def ticket_for(call: ToolCall, result: ToolResult, *, now: int) -> RunWaitingTic
 def waiting_for(
     tickets: Sequence[RunWaitingTicket], dispatch_id: str | None, *, said: str = ""
 ) -> RunWaitingState:
-    """Return the waiting state of a run that has asked the questions `tickets`.
-
-    Questions about permissions come before requests for input.
-    """
+    """Return the waiting state of a run that has asked the questions in `tickets`."""
     asks = any(ticket.reason == WaitingReason.TOOL_PERMISSION for ticket in tickets)
     return RunWaitingState(
         reason=WaitingReason.TOOL_PERMISSION if asks else WaitingReason.USER_INPUT,
@@ -248,18 +244,14 @@ def waiting_for(
 
 
 def waits(record: RunRecord, waiting: RunWaitingState) -> RunRecord:
-    """Return a copy of the run with the status `waiting`."""
+    """Return a copy of the run record with the status `waiting`."""
     return replace(record, status=RunStatus.WAITING, waiting=waiting, termination=None, finished_at=None)
 
 
 def settled_by(
     decision: ToolCallResume, ticket: RunWaitingTicket
 ) -> tuple[ToolCall, ToolResult | CallRequest]:
-    """Return what a decision leads to: an answer to the tool call, or a request to execute the call.
-
-    A denial becomes the answer, unless the decision contains the answer, or the tool evaluates decisions
-    itself. A cancelled question always becomes an answer that the call was cancelled.
-    """
+    """Return the tool call of a ticket, with the answer or with a request to execute the call."""
     call = ToolCall(id=ticket.tool_call_id, name=ticket.tool_name, arguments=ticket.arguments)
     mode = ticket.resume_mode
     is_no = decision.approved is False
@@ -274,9 +266,9 @@ def settled_by(
 def decided(
     tickets: Mapping[str, RunWaitingTicket], decisions: Mapping[str, ToolCallResume]
 ) -> list[tuple[RunWaitingTicket, ToolCallResume]]:
-    """Return the open questions that have been decided, with their decisions.
+    """Return the decided tickets, each with the decision.
 
-    Decisions are keyed by the id of the tool call or of the ticket.
+    `decisions` are keyed by the id of the tool call or of the ticket.
     """
     resolved = []
     for ticket in tickets.values():

@@ -30,20 +30,21 @@ from postroom.ports import RunControl
 
 @dataclass(slots=True)
 class _Turn:
-    """A message as the model sees it, with the answers to its tool calls."""
-
     message: Message
     answers: dict[str, Message] = field(default_factory=dict)
 
 
 def is_output_of(message: Message, run_id: str) -> bool:
-    """Return whether the run's model or tools wrote this message."""
+    """Return whether the run's model or tools wrote a message."""
     said_by = message.metadata.run_id if message.metadata else None
     return said_by == run_id and message.role in (Role.ASSISTANT, Role.TOOL)
 
 
 def without_former_output(messages: Sequence[Message], run_id: str, until: str | None) -> tuple[Message, ...]:
-    """Omit the output of a run up to the message `until`, after which the run started again."""
+    """Return messages without the output of a run from before a restart of the run.
+
+    `until` is the id of the last message before the restart.
+    """
     ids = [message.id for message in messages]
     if until is None or until not in ids:
         return tuple(messages)
@@ -53,7 +54,10 @@ def without_former_output(messages: Sequence[Message], run_id: str, until: str |
 
 
 def as_seen_by_model(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Return the conversation with each answer directly after its tool call; omit unanswered calls."""
+    """Return the conversation for the model, with each answer directly after its tool call.
+
+    Tool calls without an answer are omitted.
+    """
     turns: list[_Turn] = []
     arguments: dict[str, _Turn] = {}
     for message in messages:
@@ -67,25 +71,20 @@ def as_seen_by_model(messages: Sequence[Message]) -> tuple[Message, ...]:
         turn = _Turn(message)
         turns.append(turn)
         arguments.update({call.id: turn for call in message.tool_calls})
-    return tuple(message for turn in turns for message in _turn_view(turn))
-
-
-def _turn_view(turn: _Turn) -> tuple[Message, ...]:
-    message = turn.message.for_model()
-    if not message.tool_calls:
-        return (message,)
-    answered = tuple(call for call in message.tool_calls if call.id in turn.answers)
-    if not answered and not message.content:
-        return ()
-    answers = (turn.answers[call.id] for call in answered)
-    return (replace(message, tool_calls=answered), *answers)
+    shown: list[Message] = []
+    for turn in turns:
+        message = turn.message.for_model()
+        if not message.tool_calls:
+            shown.append(message)
+            continue
+        answered = tuple(call for call in message.tool_calls if call.id in turn.answers)
+        if answered or message.content:
+            shown += (replace(message, tool_calls=answered), *(turn.answers[call.id] for call in answered))
+    return tuple(shown)
 
 
 def foreign_result(messages: Sequence[Message]) -> str | None:
-    """Return the call id of a tool result in the newest message that fits none of the last tool calls.
-
-    Return None if there is no such result. The model would not see this result, and would get no new input.
-    """
+    """Return the call id of a tool result that the caller sent and that answers no open call, or None."""
     last_call_ids, newest, brought = set[str](), set[str](), tuple[Message, ...]()
     for message in messages:
         if message.role is Role.ASSISTANT:
@@ -100,7 +99,7 @@ def foreign_result(messages: Sequence[Message]) -> str | None:
 
 
 def has_input_after(messages: Sequence[Message], call_id: str) -> bool:
-    """Return whether a person wrote after this call; messages from the runtime do not count."""
+    """Return whether a person wrote a message after the tool call `call_id`."""
     for message in reversed(messages):
         if message.role is Role.USER and message.visibility is Visibility.ALL:
             return True
@@ -121,7 +120,7 @@ def list_open_calls(messages: Sequence[Message], run_id: str) -> tuple[ToolCall,
 
 
 def own_answer(messages: Sequence[Message], run_id: str) -> Message | None:
-    """Return the run's last message, or None if later input must still be answered."""
+    """Return the run's last message if the message is an answer, or None if later input follows."""
     last = messages[-1] if messages else None
     if last is None or last.role is not Role.ASSISTANT or last.tool_calls:
         return None
@@ -129,7 +128,7 @@ def own_answer(messages: Sequence[Message], run_id: str) -> Message | None:
 
 
 def earlier_answers(messages: Sequence[Message], run_id: str) -> tuple[str, ...]:
-    """Return the run's earlier answers, after which new input made it continue."""
+    """Return the texts of the run's answers that new input has followed."""
     lines: list[str] = []
     answer = ""
     for message in messages:
@@ -147,7 +146,7 @@ KEY = "postroom.runtime"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackgroundNote:
-    """A background task of a run, in its last known state."""
+    """A stored note about a background task of a run."""
 
     task_id: str
     description: str
@@ -157,7 +156,7 @@ class BackgroundNote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeState:
-    """A run's open questions, the point from which it restarts, and its background tasks."""
+    """The runtime's data about a run: open questions, the point of restart, and background tasks."""
 
     run_id: str
     hidden_until: str | None = None
@@ -166,35 +165,28 @@ class RuntimeState:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the state contains nothing to store."""
+        """Whether the state contains no data to store."""
         return self.hidden_until is None and not self.tickets and not self.tasks
 
 
 def read_state(record: RunRecord) -> RuntimeState:
-    """Return the runtime's stored state of a run; state that was inherited from another run is ignored.
+    """Return the runtime's data about a run from the run record.
 
-    The questions of a waiting run are taken from its record, no matter which executor wrote the record.
+    Data of another run is ignored. The questions of a waiting run come from the tickets in the run record.
     """
-    kept_state = _read(record.state) if record.state else None
-    state = (
-        kept_state
-        if kept_state is not None and kept_state.run_id == record.run_id
-        else RuntimeState(run_id=record.run_id)
-    )
+    state = RuntimeState(run_id=record.run_id)
+    if record.state and KEY in record.state.extensions:
+        try:
+            kept_state = msgspec.convert(record.state.extensions[KEY], RuntimeState)
+        except msgspec.ValidationError:
+            pass  # an older or newer release wrote this state
+        else:
+            state = kept_state if kept_state.run_id == record.run_id else state
     return replace(state, tickets=record.waiting.tickets) if record.waiting else state
 
 
-def _read(state: PersistedState) -> RuntimeState | None:
-    if KEY not in state.extensions:
-        return None
-    try:
-        return msgspec.convert(state.extensions[KEY], RuntimeState)
-    except msgspec.ValidationError:
-        return None  # an older or newer release wrote this state
-
-
 def with_state(record: RunRecord, state: RuntimeState) -> RunRecord:
-    """Return a copy of the record with this state; the entries of other executors stay unchanged."""
+    """Return a copy of a run record with the runtime's data; data of other executors stays unchanged."""
     before = record.state or PersistedState()
     # Encode the state as stores return it, with lists for tuples. Otherwise, every step would change it.
     entry = None if state.is_empty else msgspec.json.decode(msgspec.json.encode(state))
@@ -206,7 +198,7 @@ def with_state(record: RunRecord, state: RuntimeState) -> RunRecord:
 
 
 def by_call(tickets: Iterable[RunWaitingTicket]) -> dict[str, RunWaitingTicket]:
-    """Return the questions, keyed by the id of their tool call."""
+    """Return tickets, keyed by the id of the tool call."""
     return {ticket.tool_call_id: ticket for ticket in tickets}
 
 
@@ -215,11 +207,7 @@ Change = Callable[[RunRecord], RunRecord]
 
 
 class RunLog:
-    """The messages of a thread that an execution knows, including messages that are not committed yet.
-
-    The record is read again before each checkpoint, because other processes write to it, too. For example,
-    reading a pending message extends the run's input.
-    """
+    """The committed and uncommitted messages of a thread that an execution knows."""
 
     def __init__(self, control: RunControl, fresh: RunRecord, clock: Clock) -> None:
         self._control = control
@@ -255,7 +243,7 @@ class RunLog:
         return self._fresh.run_id
 
     async def stored(self) -> RunRecord:
-        """Return the stored run; if it is not stored yet, return its state at the start.
+        """Return the stored run record, or the run's state at the start if no record is stored.
 
         Raises:
             ForeignThread: The run belongs to another thread.
@@ -266,9 +254,9 @@ class RunLog:
         return record or self._fresh
 
     async def load(self, given: Sequence[Message], *, restart: bool) -> None:
-        """Read the thread and the run; append the uncommitted messages `given` to the thread's messages.
+        """Read the thread and the run, and append the uncommitted messages `given` to the messages.
 
-        With `restart`, the run's earlier output is ignored, now and in later executions.
+        If `restart` is True, earlier output of the run is ignored from now on.
 
         Raises:
             ForeignThread: The run belongs to another thread.
@@ -311,12 +299,10 @@ class RunLog:
         self.asked |= {message.id for message in committed if message.id}
 
     async def sum_up(self, summary: Summary, older: Sequence[Message]) -> None:
-        """Replace older messages with a summary, and commit the summary.
-
-        If the run sees only its own messages, the summary is not stored.
+        """Replace older messages with a summary, which is committed if the run sees the whole thread.
 
         Raises:
-            StaleClaim, StoreError: As for `write`; the messages stay in place.
+            StaleClaim, StoreError: As for `write`. The older messages remain.
         """
         gone = frozenset(message.id or "" for message in older)
         kept_messages = tuple(message for message in self.messages if (message.id or "") not in gone)
@@ -327,7 +313,7 @@ class RunLog:
         self.summary, self.messages = summary, kept_messages
 
     def keep(self, messages: Sequence[Message], *, as_output: bool = False) -> None:
-        """Add messages for the next checkpoint; messages with known ids are ignored."""
+        """Add messages to the next checkpoint; messages whose ids are already known are ignored."""
         known_ids = {message.id for message in self.messages}
         new = tuple(message for message in messages if message.id not in known_ids)
         self.messages += new
@@ -342,22 +328,21 @@ class RunLog:
 
     @property
     def has_new_input(self) -> bool:
-        """Whether some of the run's input is not committed yet."""
+        """Whether the uncommitted messages contain input for the run."""
         return any(not is_output_of(message, self.run_id) for message in self._unsent)
 
     def answer(self) -> Message | None:
-        """Return the run's last answer, or None if later input follows it."""
+        """Return the run's last message if the message is an answer, or None if later input follows."""
         return own_answer(self.messages, self.run_id)
 
     def used(self) -> Usage:
-        """Return the usage of all the run's executions."""
+        """Return the token usage of all executions of the run."""
         return self.record.usage + self.spent
 
     async def write(self, change: Change, summary: SummaryDraft | None = None) -> None:
-        """Commit the new messages with the run, changed by `change`, and with a summary if there is one.
+        """Commit the new messages together with the changed run record and an optional summary.
 
-        The call can be repeated if its reply was lost: messages of the earlier attempt are not committed
-        twice.
+        The call may be repeated after a lost result; no message is committed twice.
 
         Raises:
             StaleClaim: The worker has lost the run, so nothing was written.
@@ -410,5 +395,5 @@ class RunLog:
 
 
 def running(record: RunRecord) -> RunRecord:
-    """Return a copy of the run with the status `running`."""
+    """Return a copy of the run record with the status `running`."""
     return replace(record, status=RunStatus.RUNNING, waiting=None, termination=None, finished_at=None)

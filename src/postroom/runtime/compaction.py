@@ -47,7 +47,7 @@ _WINDOW_UNKNOWN = 8_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """The result of summarizing older messages."""
+    """The result of replacing older messages with a summary."""
 
     messages: int
     """The number of messages that the summary replaces."""
@@ -57,7 +57,7 @@ class Compacted:
 
     @property
     def told(self) -> str:
-        """The notice about the summary for a person."""
+        """The notice for a person about the summarized messages."""
         if self.left_out:
             return (
                 "The model could not summarize the earlier conversation: it no longer reads "
@@ -67,17 +67,14 @@ class Compacted:
 
 
 class _Silent:
-    """Discards the output of the model, because people should not see a summary as an answer."""
-
     async def emit(self, event: AgentEvent) -> None:
         """Ignore the event."""
 
 
 class Compaction:
-    """Keeps the requests of an execution within the model's context window."""
+    """Keeps the model requests of an execution within the model's context window."""
 
     def __init__(self, agent: ResolvedAgent, log: RunLog, windows: Windows, stop: Stop, clock: Clock) -> None:
-        """Create the compaction of one execution; `stop` can end a request to the model."""
         self._model = agent.model
         self._spec = agent.spec
         self._log = log
@@ -86,7 +83,7 @@ class Compaction:
         self._clock = clock
 
     async def when_full(self, request: InferenceRequest) -> Compacted | None:
-        """Summarize older messages if this request takes too much of a known context window.
+        """Summarize older messages if a request would fill too much of the context window.
 
         Raises:
             InferenceError: The model cannot be reached now, or rejected the credentials.
@@ -104,11 +101,10 @@ class Compaction:
     async def after(
         self, request: InferenceRequest, error: ContextOverflow | RequestRefused
     ) -> Compacted | None:
-        """Summarize older messages because the endpoint rejected this request.
+        """Summarize older messages after the endpoint rejected a request.
 
-        If the rejection states another reason, only a long conversation is summarized, because the endpoint
-        may have expressed "too long" in unknown words. Such a rejection reveals nothing about the context
-        window. Return None if there is nothing to summarize.
+        Return None if there are no messages to summarize. If the error does not say that the conversation is
+        too long, only long conversations are summarized.
 
         Raises:
             InferenceError: As for `when_full`.
@@ -125,9 +121,7 @@ class Compaction:
         return await self._sum_up(min(most, size // 2), window)
 
     async def now(self) -> Compacted | None:
-        """Summarize all but the newest messages, because a person requested it.
-
-        Return None if there is nothing to summarize.
+        """Summarize all but the newest messages; return None if there are no messages to summarize.
 
         Raises:
             InferenceError: As for `when_full`.
@@ -152,10 +146,6 @@ class Compaction:
         return compacted
 
     async def _summarize(self, older: tuple[Message, ...], window: int) -> tuple[Summary, Compacted]:
-        """Return a new summary that combines the earlier summary with the messages `older`.
-
-        Messages that the model cannot summarize, or does not make shorter, are omitted and counted.
-        """
         before, model = self._log.summary, self._spec.model
         text, usage, done = before.text if before is not None else "", Usage(), 0
         for attempt in (1, 2):
@@ -164,10 +154,23 @@ class Compaction:
                     most = self._windows.estimated(self._spec, window * _SHARE_OF_REQUEST)
                     room = max(most - estimate_size([Message.user(text)]), most // 4, 64)
                     count, piece = next(pieces(older[done:], room))
-                    piece_summary, used = await self._request_summary(text, piece, window)
-                    usage += used
-                    if not self._is_shorter(piece_summary, text, piece, window):
-                        break
+                    prompt = f"The summary so far:\n{text}\n\nThe next messages:\n{piece}" if text else piece
+                    request = InferenceRequest(
+                        model=model,
+                        messages=(Message.user(prompt),),
+                        system=_PROMPT.format(words=max(int(window * _SHARE_OF_SUMMARY) // 3, 20)),
+                    )
+                    result = await ask(self._model, request, _Silent(), self._clock)
+                    self._windows.count(self._spec, request, result.usage)
+                    blocks = (block.text for block in result.content if block.type == "text")
+                    piece_summary = "".join(blocks).strip()
+                    usage += result.usage or Usage()
+                    most = self._windows.estimated(self._spec, window * _SHARE_OF_SUMMARY)
+                    size = estimate_size([Message.user(piece_summary)])
+                    if not piece_summary or size > min(
+                        most, estimate_size([Message.user(text), Message.user(piece)])
+                    ):
+                        break  # it is not shorter
                     text, done = piece_summary, done + count
                 break
             except ContextOverflow as error:
@@ -187,27 +190,9 @@ class Compaction:
         )
         return summary, Compacted(messages=len(older), left_out=left_out, usage=usage)
 
-    async def _request_summary(self, text: str, piece: str, window: int) -> tuple[str, Usage]:
-        spec = self._spec
-        prompt = f"The summary so far:\n{text}\n\nThe next messages:\n{piece}" if text else piece
-        request = InferenceRequest(
-            model=spec.model,
-            messages=(Message.user(prompt),),
-            system=_PROMPT.format(words=max(int(window * _SHARE_OF_SUMMARY) // 3, 20)),
-        )
-        result = await ask(self._model, request, _Silent(), self._clock)
-        self._windows.count(spec, request, result.usage)
-        summary = "".join(block.text for block in result.content if block.type == "text")
-        return summary.strip(), result.usage or Usage()
-
-    def _is_shorter(self, said: str, text: str, piece: str, window: int) -> bool:
-        most = self._windows.estimated(self._spec, window * _SHARE_OF_SUMMARY)
-        size = estimate_size([Message.user(said)])
-        return bool(said) and size <= min(most, estimate_size([Message.user(text), Message.user(piece)]))
-
 
 def shown(summary: Summary | None) -> tuple[Message, ...]:
-    """Return a summary as a message that precedes the remaining messages for the model."""
+    """Return a summary as a message to the model, or no messages if there is no summary."""
     if summary is None:
         return ()
     parts = ["Summary of the earlier conversation:", summary.text] if summary.text else []

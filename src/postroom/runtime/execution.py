@@ -10,6 +10,7 @@ checkpoint.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -25,7 +26,7 @@ from postroom.contracts.agent_events import (
 )
 from postroom.contracts.errors import ContextOverflow, RequestRefused
 from postroom.contracts.executor import AgentRunResult
-from postroom.contracts.files import ChatFile, RunFiles
+from postroom.contracts.files import ChatFile
 from postroom.contracts.inference import (
     CALLER_TOOLS,
     MISPLACED_RESULT,
@@ -89,7 +90,7 @@ NOTHING_TO_COMPACT = "There is no earlier conversation to compact yet."
 
 
 class Execution:
-    """Runs an agent on a thread until it has no work left."""
+    """Executes a run of an agent until the run ends or waits."""
 
     def __init__(self, context: StepContext) -> None:
         self._with = context
@@ -110,7 +111,7 @@ class Execution:
         self._since = context.clock.now()
 
     async def run(self) -> AgentRunResult:
-        """Execute the run and return its result, or the questions that it asks.
+        """Execute the run, and return either the final result or the questions that the run asks.
 
         Raises:
             InferenceError: The model failed, and the run stays in the state of its last checkpoint.
@@ -130,7 +131,13 @@ class Execution:
             self._tickets = by_call(log.state.tickets)
             self._active.expect(self._asked_ids())
             waited = log.record.status is RunStatus.WAITING
-            self._tell_of_orphans()
+            for message in reversed(log.messages):
+                if is_output_of(message, log.run_id):
+                    break
+                if message.text() == TASKS_UPDATED:
+                    log.keep(self._with.tasks.orphans(log.state.tasks))
+                    log.state = replace(log.state, tasks=())
+                    break
             if log.record.status is not RunStatus.RUNNING or log.state != read_state(log.record):
                 await self._checkpoint(running)
             if waited:
@@ -140,16 +147,6 @@ class Execution:
             self._with.tasks.abandon(self._log.run_id)
             await self._with.put_down()
             return await self._end(asked.reason)
-
-    def _tell_of_orphans(self) -> None:
-        log = self._log
-        for message in reversed(log.messages):
-            if is_output_of(message, log.run_id):
-                return
-            if message.text() == TASKS_UPDATED:
-                log.keep(self._with.tasks.orphans(log.state.tasks))
-                log.state = replace(log.state, tasks=())
-                return
 
     async def _go_on(self) -> AgentRunResult:
         decisions = dict(self._with.activation.decisions)
@@ -183,16 +180,43 @@ class Execution:
                 if over:
                     raise Interrupted(TerminationReason(type=TerminationKind.STOPPED, value=over))
                 await self._step()
-            elif result := await self._natural_end(answer):
-                return result
+                continue
+            # The model has answered, so the run ends, unless a message or a background task continues it.
+            self._said = answer.text() + self._told
+            identity = self._active.identity
+            ended = TerminationReason.cut_off() if self._is_cut else TerminationReason.natural_end()
+            while not await self._with.read(Boundary.ON_NATURAL_END):
+                begun = self._with.tasks.running(run_id=identity.run_id)
+                if begun and identity.parent_run_id is not None:
+                    await self._active.stop.run(lambda: self._active.stir(self._with.timer))
+                elif begun:
+                    waiting = RunWaitingState(
+                        reason=WaitingReason.BACKGROUND_TASKS, since_dispatch_id=identity.dispatch_id
+                    )
+                    await self._checkpoint(partial(waits, waiting=waiting))
+                    if self._active.close():
+                        return await self._finish(ended)
+                elif self._active.close():
+                    return await self._end(ended)
+            if earlier_answers(self._log.messages, self._log.run_id):
+                self._said = ""
 
     async def _step(self) -> None:
         await self._note(await self._compaction.when_full(self._request()))
         message_id = self._with.new_id()
         await self._sink.emit(StepStart(message_id=message_id))
         partial = PartialAnswer(self._sink)
+        tries, result = _MAX_COMPACTIONS, None
         try:
-            result = await self._answer_that_fits(partial)
+            while result is None:
+                try:
+                    result = await self._active.stop.run(lambda: self._asked_model(partial))
+                except (ContextOverflow, RequestRefused) as error:
+                    compacted = None if tries <= 0 else await self._compaction.after(self._request(), error)
+                    if compacted is None:
+                        raise
+                    tries = tries - 1 if isinstance(error, ContextOverflow) else 0
+                    await self._note(compacted)
         except Interrupted:
             if partial.text:  # people have seen this text, so the model must know it
                 self._said = partial.text
@@ -220,23 +244,6 @@ class Execution:
         await self._make_anew(result.tool_calls)
         await self._sink.emit(StepEnd())
 
-    async def _answer_that_fits(self, partial: PartialAnswer) -> InferenceResult:
-        """Return the model's answer; if the model rejects the conversation, summarize it and try again.
-
-        If the endpoint says that the conversation is too long, it is summarized until it fits. After any
-        other rejection, a long conversation is summarized once.
-        """
-        tries = _MAX_COMPACTIONS
-        while True:
-            try:
-                return await self._active.stop.run(lambda: self._asked_model(partial))
-            except (ContextOverflow, RequestRefused) as error:
-                compacted = None if tries <= 0 else await self._compaction.after(self._request(), error)
-                if compacted is None:
-                    raise
-                tries = tries - 1 if isinstance(error, ContextOverflow) else 0
-                await self._note(compacted)
-
     async def _make_anew(self, calls: Sequence[ToolCall]) -> None:
         theirs = {tool.name for tool in self._caller_tools()}
         ours = [call for call in calls if call.name not in theirs]
@@ -260,7 +267,6 @@ class Execution:
         self._usage += usage
 
     def _caller_tools(self) -> tuple[ToolDescriptor, ...]:
-        """Return the caller's tools, except tools with the name of a postroom tool."""
         caller_request = CallerRequest.newest(self._log.messages)
         return tuple(tool for tool in caller_request.tools if tool.name not in self._with.calls.tools)
 
@@ -289,7 +295,16 @@ class Execution:
         except RequestRefused as error:
             if files is None or not sent:
                 raise
-            result = await self._asked_without(request, files, sent, error, sink)
+            # Repeat the request without its files. If this succeeds, the files in the newest message
+            # caused the rejection, because earlier files had been accepted.
+            named, _ = await with_files(
+                request.messages, files, most_words=self._most_words(), takes_parts=False
+            )
+            without_files = replace(request, messages=named)
+            result = await ask(self._with.agent.model, without_files, sink, self._with.clock)
+            for file in sent:
+                if file.message_id == sent[0].message_id:
+                    await files.not_taken(file, f"the model rejects it: {error.message}")
         if inference_request.messages == request.messages:  # the size of files cannot be estimated
             self._with.windows.count(self._with.agent.spec, request, result.usage)
         priced = self._with.agent.spec.add_cost(result.usage or Usage(), request.overrides)
@@ -297,29 +312,7 @@ class Execution:
         taken = [call.id for message in self._log.messages for call in message.tool_calls]
         return with_call_ids(result, self._with.new_id, taken=taken)
 
-    async def _asked_without(
-        self,
-        request: InferenceRequest,
-        files: RunFiles,
-        sent: Sequence[ChatFile],
-        refusal: RequestRefused,
-        sink: EventSink,
-    ) -> InferenceResult:
-        """Repeat a rejected request without its files.
-
-        If the repetition succeeds, the files in the newest message caused the rejection, because earlier
-        files had been accepted.
-        """
-        named, _ = await with_files(request.messages, files, most_words=self._most_words(), takes_parts=False)
-        request = replace(request, messages=named)
-        result = await ask(self._with.agent.model, request, sink, self._with.clock)
-        for file in sent:
-            if file.message_id == sent[0].message_id:
-                await files.not_taken(file, f"the model rejects it: {refusal.message}")
-        return result
-
     def _most_words(self) -> int:
-        """Return the maximum bytes of text files in a request: `MAX_WORDS`, or a quarter of the window."""
         window = self._with.windows.of(self._with.agent.spec, self._log.summary)
         return MAX_WORDS if window is None else min(window, MAX_WORDS)
 
@@ -333,7 +326,6 @@ class Execution:
     async def _make(
         self, calls: Sequence[ToolCall], requests: Sequence[CallRequest], answers: Answers
     ) -> None:
-        """Make tool calls and store their answers; suspended calls become questions."""
         if not calls:
             return
         self._active.expect([*self._asked_ids(), *(call.id for call in calls)])
@@ -357,15 +349,25 @@ class Execution:
         return [id for ticket in self._tickets.values() for id in (ticket.tool_call_id, ticket.ticket_id)]
 
     async def _settle(self, given: Mapping[str, ToolCallResume]) -> AgentRunResult | None:
-        """Continue suspended tool calls.
-
-        Return None if no call remains suspended; otherwise, return the result with which the run waits.
-        """
         may_hold = self._with.hold_ms > 0
         decisions = dict(given)
         while self._tickets:
             self._active.stop.check()
-            await self._apply(decided(self._tickets, {**self._active.take_decisions(), **decisions}))
+            settled = decided(self._tickets, {**self._active.take_decisions(), **decisions})
+            if settled and self._log.record.status is not RunStatus.RUNNING:
+                await self._checkpoint(running)  # after a crash from here on, the run is executed again
+            answers, calls, requests = Answers(), [], []
+            for ticket, decision in settled:
+                del self._tickets[ticket.tool_call_id]
+                call, outcome = settled_by(decision, ticket)
+                calls.append(call)
+                await self._sink.emit(ToolCallResumed(target_id=call.id, result=decision.result))
+                if isinstance(outcome, ToolResult):
+                    answers.results[call.id] = serializable(outcome)
+                    await self._with.calls.tell(call, answers.results[call.id], answers)
+                else:
+                    requests.append(outcome)
+            await self._make(calls, requests, answers)
             decisions = {}
             # Drop the questions that precede new input, because new input takes precedence over an answer.
             for call_id, ticket in list(self._tickets.items()):
@@ -391,52 +393,11 @@ class Execution:
             await self._checkpoint(running)
         return None
 
-    async def _apply(self, settled: Sequence[tuple[RunWaitingTicket, ToolCallResume]]) -> None:
-        if settled and self._log.record.status is not RunStatus.RUNNING:
-            await self._checkpoint(running)  # after a crash from here on, the run is executed again
-        answers, calls, requests = Answers(), [], []
-        for ticket, decision in settled:
-            del self._tickets[ticket.tool_call_id]
-            call, outcome = settled_by(decision, ticket)
-            calls.append(call)
-            await self._sink.emit(ToolCallResumed(target_id=call.id, result=decision.result))
-            if isinstance(outcome, ToolResult):
-                answers.results[call.id] = serializable(outcome)
-                await self._with.calls.tell(call, answers.results[call.id], answers)
-            else:
-                requests.append(outcome)
-        await self._make(calls, requests, answers)
-
     def _waiting_on_tickets(self) -> Change:
         waiting = waiting_for(
             tuple(self._tickets.values()), self._active.identity.dispatch_id, said=self._said
         )
-        return lambda record: waits(record, waiting)
-
-    def _waiting_on_tasks(self) -> Change:
-        waiting = RunWaitingState(
-            reason=WaitingReason.BACKGROUND_TASKS, since_dispatch_id=self._active.identity.dispatch_id
-        )
-        return lambda record: waits(record, waiting)
-
-    async def _natural_end(self, answer: Message) -> AgentRunResult | None:
-        """End the run after its answer; return None if new input needs another answer."""
-        self._said = answer.text() + self._told
-        identity = self._active.identity
-        ended = TerminationReason.cut_off() if self._is_cut else TerminationReason.natural_end()
-        while not await self._with.read(Boundary.ON_NATURAL_END):
-            begun = self._with.tasks.running(run_id=identity.run_id)
-            if begun and identity.parent_run_id is not None:
-                await self._active.stop.run(lambda: self._active.stir(self._with.timer))
-            elif begun:
-                await self._checkpoint(self._waiting_on_tasks())
-                if self._active.close():
-                    return await self._finish(ended)
-            elif self._active.close():
-                return await self._end(ended)
-        if earlier_answers(self._log.messages, self._log.run_id):
-            self._said = ""
-        return None
+        return partial(waits, waiting=waiting)
 
     async def _end(self, termination: TerminationReason) -> AgentRunResult:
         self._tickets = {}

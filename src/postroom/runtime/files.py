@@ -28,8 +28,6 @@ _DOCUMENTS = ("application/pdf",)
 
 @dataclass(slots=True)
 class _Room:
-    """The limits of a request that remain."""
-
     takes_parts: bool
     most_words: int
     words: int
@@ -41,44 +39,36 @@ class _Room:
 async def with_files(
     messages: Sequence[Message], files: RunFiles, *, most_words: int = MAX_WORDS, takes_parts: bool = True
 ) -> tuple[tuple[Message, ...], tuple[ChatFile, ...]]:
-    """Return the conversation with its files, and the files that became parts of messages.
+    """Return the messages with the content of their files, and a list of the included files.
 
-    Other files are only mentioned by name.
+    Files that exceed a limit are only mentioned by name.
 
     Raises:
         ServerUnavailable: A file could not be fetched now.
     """
     room = _Room(takes_parts, most_words, most_words)
-    shown = [await _show_files(message, files, room) for message in reversed(messages)]
+    shown: list[Message] = []
+    for message in reversed(messages):
+        chat_files = await files.of(message)
+        if not chat_files:
+            shown.append(message)
+            continue
+        blocks: list[ContentBlock] = []
+        seen: dict[str, ChatFile] = {}
+        for file in chat_files:
+            before = file if file.sha256 is None else seen.setdefault(file.sha256, file)
+            same = f"[The file {file.name} is the same as {before.name}]"
+            blocks.append(await _block(file, files, room) if before is file else ContentBlock(text=same))
+        words = [block.text for block in blocks if block.type == "text"]
+        space = "\n\n" if message.text().strip() and words else ""
+        content = [block for block in message.content if "ref" not in block.data]
+        content += [ContentBlock(text=space + "\n\n".join(words))] if words else []
+        content += [block for block in blocks if block.type != "text"]
+        shown.append(replace(message, content=tuple(content)))
     return tuple(reversed(shown)), tuple(room.sent)
 
 
-async def _show_files(message: Message, files: RunFiles, room: _Room) -> Message:
-    chat_files = await files.of(message)
-    if not chat_files:
-        return message
-    blocks: list[ContentBlock] = []
-    seen: dict[str, ChatFile] = {}
-    for file in chat_files:
-        before = file if file.sha256 is None else seen.setdefault(file.sha256, file)
-        same = f"[The file {file.name} is the same as {before.name}]"
-        blocks.append(await _block(file, files, room) if before is file else ContentBlock(text=same))
-    words = [block.text for block in blocks if block.type == "text"]
-    space = "\n\n" if message.text().strip() and words else ""
-    text = (ContentBlock(text=space + "\n\n".join(words)),) if words else ()
-    content_blocks = (block for block in message.content if "ref" not in block.data)
-    return replace(
-        message,
-        content=(
-            *content_blocks,
-            *text,
-            *(content_block for content_block in blocks if content_block.type != "text"),
-        ),
-    )
-
-
 async def _block(file: ChatFile, files: RunFiles, room: _Room) -> ContentBlock:
-    """Return a file in a form that the model accepts, or a note that it cannot be shown."""
     if file.transcript is not None:
         return ContentBlock(text=f"Transcript of {quoted(file.name)}:\n{in_code_fence(file.transcript)}")
     if file.missing is not None:
@@ -122,7 +112,7 @@ async def _whole(file: ChatFile, files: RunFiles) -> bytes:
 
 
 class SendFileTool:
-    """A tool that sends a text file to the run's chat after the answer, if the chat accepts files."""
+    """A tool that sends a text file to the run's chat after the run's answer."""
 
     descriptor = ToolDescriptor(
         id=SEND_FILE,
@@ -143,9 +133,9 @@ class SendFileTool:
     )
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Store the file for the run's answer.
+        """Store a text file, which is sent to the chat after the run's answer.
 
-        If the call is repeated after a crash, there is still only one file.
+        A repeated call with the same name replaces the file.
 
         Raises:
             InvalidArgument: The file has no name or no text.

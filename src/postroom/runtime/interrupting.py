@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Interrupted(Exception):
-    """Raised if the run was asked to stop."""
+    """Raised if a run has been asked to stop."""
 
     def __init__(self, reason: TerminationReason) -> None:
         super().__init__(reason.type)
@@ -24,11 +24,11 @@ class Interrupted(Exception):
 
 
 class TimeUp(Exception):
-    """Raised if the work exceeded its time limit and was cancelled."""
+    """Raised if work was cancelled at the end of its time limit."""
 
 
 class Stop:
-    """A request to stop a run; the reason of the first request is used."""
+    """A request to stop a run; the reason of the first request counts."""
 
     def __init__(self) -> None:
         self._reason: TerminationReason | None = None
@@ -40,23 +40,23 @@ class Stop:
         return self._reason is not None
 
     def request(self, reason: TerminationReason) -> None:
-        """Ask the run to stop; work within `run` is cancelled."""
+        """Ask the run to stop, and cancel the work that is executed by the method `run`."""
         if self._reason is None:
             self._reason = reason
             for scope in self._scopes:
                 _end(scope)
 
     def check(self) -> None:
-        """Raise an error if the run was asked to stop.
+        """Raise an error if the run has been asked to stop.
 
         Raises:
-            Interrupted: The run was asked to stop.
+            Interrupted: The run has been asked to stop.
         """
         if self._reason is not None:
             raise Interrupted(self._reason)
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Do the work, unless the run is asked to stop.
+        """Execute an async function, and cancel the function if the run is asked to stop.
 
         Raises:
             Interrupted: The run was asked to stop before or during the work.
@@ -76,7 +76,7 @@ class Stop:
 
 
 async def limited(work: Callable[[], Awaitable[T]], milliseconds: int | None, timer: Timer) -> T:
-    """Do the work within a time limit, or without a limit if it is None.
+    """Execute an async function within a time limit in milliseconds; None means no limit.
 
     Raises:
         TimeUp: The work took longer and was cancelled.
@@ -85,9 +85,14 @@ async def limited(work: Callable[[], Awaitable[T]], milliseconds: int | None, ti
         return await work()
     scope = asyncio.timeout(None)
     alarm = Tasks("time limit")
+
+    async def ring() -> None:
+        await timer.sleep(milliseconds)
+        _end(scope)
+
     try:
         async with scope:
-            alarm.start(_ring(scope, milliseconds, timer), name="alarm")
+            alarm.start(ring(), name="alarm")
             return await work()
     except TimeoutError as error:
         if scope.expired():
@@ -95,11 +100,6 @@ async def limited(work: Callable[[], Awaitable[T]], milliseconds: int | None, ti
         raise
     finally:
         await alarm.close()
-
-
-async def _ring(scope: asyncio.Timeout, milliseconds: int, timer: Timer) -> None:
-    await timer.sleep(milliseconds)
-    _end(scope)
 
 
 def _end(scope: asyncio.Timeout) -> None:

@@ -28,7 +28,7 @@ from postroom.contracts.records import replace
 
 
 class PartialAnswer:
-    """Passes events on, and collects the text of the answer."""
+    """An event sink that passes events on and collects the text of a model's answer."""
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
@@ -39,12 +39,12 @@ class PartialAnswer:
     def text(self) -> str:
         """The text of the answer so far.
 
-        After a reset, this is the text of the interrupted attempt until the next attempt yields text.
+        After a failed attempt, the text remains until the next attempt produces text.
         """
         return "".join(self._deltas).strip()
 
     async def emit(self, event: AgentEvent) -> None:
-        """Accept an event of the answer."""
+        """Pass an event on, and collect the text of the event."""
         if isinstance(event, StreamReset):
             self._begins_again = True
         elif isinstance(event, TextDelta):
@@ -60,7 +60,7 @@ REPEATS = 2
 
 
 async def ask(model: Model, request: InferenceRequest, sink: EventSink, clock: Clock) -> InferenceResult:
-    """Return the model's complete answer.
+    """Return the model's complete answer; repeat the request if the stream is interrupted.
 
     Raises:
         InferenceError: The model failed; StreamInterrupted only after several attempts.
@@ -103,7 +103,7 @@ async def _ask_once(
 def with_call_ids(
     result: InferenceResult, new_id: Callable[[], str], *, taken: Iterable[str] = ()
 ) -> InferenceResult:
-    """Return the answer with a unique id for each tool call, different from the ids in `taken`."""
+    """Return the answer with a unique id for each tool call; the ids in `taken` are not used again."""
     seen = set(taken)
     calls = []
     for call in result.tool_calls:

@@ -15,7 +15,7 @@ from postroom.runtime.openai_wire import Assembly, may_lack_opening_tag, request
 
 
 def check_sdk() -> None:
-    """Check that the OpenAI SDK is installed, without loading it.
+    """Check that the OpenAI SDK is installed, without loading the SDK.
 
     Raises:
         MissingExtra: The SDK is not installed.
@@ -34,11 +34,12 @@ def sdk_missing(module: str | None) -> MissingExtra:
 
 
 class OpenAICompatibleModel:
-    """Sends requests to a model's endpoint; create the object off the event loop, and close it after use.
+    """A model at an OpenAI-compatible endpoint.
 
-    The model never repeats a request; its caller decides about retries, depending on the kind of failure.
-    `silence_ms` is the maximum time between two pieces of output from the endpoint. `token_limit_field` is
-    the name of the request field for the token limit of the answer.
+    Create the object outside the event loop, and close the object after use. The model never repeats a
+    request; the caller decides about retries. `silence_ms` is the maximum time between two pieces of the
+    endpoint's output. `token_limit_field` is the name of the request field that limits the tokens of the
+    answer.
 
     Raises:
         MissingExtra: The SDK is not installed.
@@ -72,10 +73,6 @@ class OpenAICompatibleModel:
     async def stream(self, request: InferenceRequest) -> AsyncIterator[InferencePiece]:
         """Yield the answer in pieces; the last piece is the complete answer.
 
-        Some models end their reasoning with a line `</think>`, but never write the opening tag. If the
-        model's name or an earlier answer indicates this, the beginning of an answer is held back until that
-        line, or until the end of the answer.
-
         Raises:
             InferenceError: The call failed; StreamInterrupted means that the stream ended before the answer
                 was complete.
@@ -103,14 +100,14 @@ class OpenAICompatibleModel:
         yield InferenceStop(result=result)
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the endpoint."""
         await self._endpoint.close()
 
 
 class OpenAITranscriber:
     """Transcribes speech through an OpenAI-compatible endpoint.
 
-    Create the object off the event loop, and close it after use.
+    Create the object outside the event loop, and close the object after use.
 
     Raises:
         MissingExtra: The SDK is not installed.
@@ -139,14 +136,14 @@ class OpenAITranscriber:
         )
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the endpoint."""
         await self._endpoint.close()
 
 
 class OpenAISpeaker:
     """Converts text to speech through an OpenAI-compatible endpoint.
 
-    Create the object off the event loop, and close it after use.
+    Create the object outside the event loop, and close the object after use.
 
     Raises:
         MissingExtra: The SDK is not installed.
@@ -163,7 +160,7 @@ class OpenAISpeaker:
         self._clock = clock
 
     def speak(self, text: str, sound_format: str) -> AsyncGenerator[bytes]:
-        """Yield the spoken text as audio in pieces, in a format such as `mp3`.
+        """Yield the spoken text as pieces of audio, in a format such as `mp3`.
 
         Raises:
             InferenceError: The endpoint rejected the request, could not be reached, or ended the stream
@@ -174,5 +171,5 @@ class OpenAISpeaker:
         )
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the endpoint."""
         await self._endpoint.close()

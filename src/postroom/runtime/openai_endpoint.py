@@ -89,9 +89,7 @@ def build_error(
 ) -> InferenceError:
     """Return the error for a response that rejects a request.
 
-    A code in the body overrides the status. Phrases about the context length override a status that only
-    means "invalid" or "failed", because several endpoints use such a status for a conversation that is too
-    long.
+    An error code in the body takes precedence over the HTTP status.
     """
     error = _error(said)
     kind = _kind_by_code(error) or _BY_STATUS.get(status, ProviderFailed)
@@ -107,7 +105,6 @@ def build_error(
 
 
 def _read_token_counts(error: dict[str, Any]) -> dict[str, int]:
-    """Return the context window and the request's tokens, if a rejection reports them."""
     fields = {"window": _WINDOW.search(_text(error)), "asked": _ASKED.search(_text(error))}
     by_name = {name: int(next(filter(None, match.groups()))) for name, match in fields.items() if match}
     own = {"window": error.get("n_ctx"), "asked": error.get("n_prompt_tokens")}
@@ -115,7 +112,7 @@ def _read_token_counts(error: dict[str, Any]) -> dict[str, int]:
 
 
 def failure_in_stream(said: object) -> InferenceError:
-    """Return the error for a failure within an answer; if its code is unknown, a retry may help."""
+    """Return the error for a failure that the endpoint reports in the middle of an answer."""
     error = _error(said)
     code = error.get("code")
     kind = _kind_by_code(error) or (_BY_STATUS.get(code) if isinstance(code, int) else None)
@@ -159,7 +156,7 @@ CONNECT_SECONDS = 10.0
 
 
 class Endpoint:
-    """One endpoint with its connections; its key is sent to the endpoint, but never shown."""
+    """The connections to one model endpoint; errors never contain the endpoint's key."""
 
     def __init__(
         self,
@@ -200,7 +197,7 @@ class Endpoint:
         return f"Endpoint({str(self._url)!r})"
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to the endpoint."""
         await self._client.close()
 
     @asynccontextmanager
@@ -211,7 +208,7 @@ class Endpoint:
 
         Yield the chunks of the answer, and a function that returns whether `[DONE]` has arrived.
 
-        If the endpoint sends a chat completion instead of a stream, it becomes one chunk.
+        A complete chat completion is converted to a single chunk.
 
         Raises:
             NoModelEndpoint: The endpoint sent a web page, or JSON that is not a chat completion.
@@ -226,7 +223,7 @@ class Endpoint:
                 events, kind = stream.response.stream, stream.response.headers.get("content-type", "")
                 begun = True
                 if kind.startswith(("application/json", "text/html")):
-                    yield _one(_completion(await stream.response.aread(), kind)), lambda: False
+                    yield _completion(await stream.response.aread(), kind), lambda: False
                 else:
                     yield aiter(stream), lambda: isinstance(events, _Events) and events.is_done
         except openai.APITimeoutError as error:
@@ -248,7 +245,7 @@ class Endpoint:
             raise ProviderFailed("the model's endpoint returned invalid JSON") from error
 
     async def transcribe(self, sound: bytes, *, name: str, media_type: str, model: str, now: int) -> str:
-        """Return the transcript of a sound file; the SDK retries a temporary failure twice.
+        """Return the transcript of a sound file; a temporary failure is retried twice.
 
         Raises:
             InferenceError: The endpoint rejected the request, could not be reached, or sent an invalid
@@ -266,7 +263,7 @@ class Endpoint:
     async def speak(
         self, text: str, *, model: str, voice: str, sound_format: str, now: int
     ) -> AsyncGenerator[bytes]:
-        """Yield the spoken text as audio; the SDK retries a temporary failure twice.
+        """Yield the spoken text as pieces of audio; a temporary failure is retried twice.
 
         Raises:
             InferenceError: The endpoint rejected the request, could not be reached, or ended the stream
@@ -283,7 +280,6 @@ class Endpoint:
 
     @contextmanager
     def _failures(self, endpoint: str, *, now: int) -> Iterator[None]:
-        """Convert failures of a speech or transcription request to postroom errors without the key."""
         try:
             yield
         except (openai.APITimeoutError, httpx2.TimeoutException) as error:
@@ -302,7 +298,6 @@ class Endpoint:
             raise ProviderFailed(f"{endpoint} did not return a valid response") from error
 
     def _hide_key(self, failure: InferenceError) -> InferenceError:
-        """Return the failure without the key, which some endpoints repeat in their responses."""
         failure.message = self._hidden(failure.message)
         failure.args = (failure.message,)
         return failure
@@ -311,8 +306,8 @@ class Endpoint:
         return str(text).replace(self._key, "***") if self._key else str(text)
 
 
-def _completion(body: bytes, kind: str) -> ChatCompletionChunk:
-    """Convert a complete chat completion to the only chunk of a stream.
+async def _completion(body: bytes, kind: str) -> AsyncIterator[ChatCompletionChunk]:
+    """Yield a complete chat completion as the only chunk of a stream.
 
     Raises:
         InferenceError: The body contains an error of the provider, or is not a chat completion.
@@ -328,14 +323,11 @@ def _completion(body: bytes, kind: str) -> ChatCompletionChunk:
         case [{"message": {} as message} as choice, *_]:
             ended = choice.get("finish_reason") or ("tool_calls" if message.get("tool_calls") else "stop")
             whole = {"index": 0, "delta": message, "finish_reason": ended}
-            return ChatCompletionChunk.construct(**{**document, "choices": [whole]})
+            yield ChatCompletionChunk.construct(**{**document, "choices": [whole]})
+            return
     text = body.decode(errors="replace")[:MAX_EXCERPT_LENGTH]
     sent = "with a web page" if kind.startswith("text/html") else "without a stream or a chat completion"
     raise NoModelEndpoint(f"the model's endpoint answered 200 {sent}; check base_url: {text}")
-
-
-async def _one(chunk: ChatCompletionChunk) -> AsyncIterator[ChatCompletionChunk]:
-    yield chunk
 
 
 async def _bound(response: httpx2.Response) -> None:
@@ -347,12 +339,6 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """Passes on an endpoint's output up to a limit; when closed, it also closes its generator.
-
-    The SDK abandons answers that are not read to their end. Without this class, the garbage collector would
-    close the HTTP client's generators at unpredictable times and in any order, which causes errors.
-    """
-
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
         self._pieces = aiter(stream)
@@ -364,8 +350,6 @@ class _Bounded(httpx2.AsyncByteStream):
 
 
 class _Events(_Bounded):
-    """The server-sent events of an answer; the last event needs no blank line after it."""
-
     is_done = False
     """Whether `[DONE]` has arrived, which the SDK does not report."""
 
@@ -383,8 +367,6 @@ class _Events(_Bounded):
 
 
 class _Refusal(_Bounded):
-    """The beginning of the body with which an endpoint rejects a request."""
-
     async def __aiter__(self) -> AsyncIterator[bytes]:
         length = 0
         async for piece in self._pieces:

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,6 @@ from postroom.contracts.runs import Usage
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionChunk
-    from openai.types.chat.chat_completion_chunk import ChoiceDeltaToolCall
 
 _STOPS = {
     "length": StopReason.MAX_TOKENS,
@@ -50,7 +48,14 @@ def request_body(request: InferenceRequest, *, token_limit_field: str) -> dict[s
         if not is_same_side or "tool_calls" in before:
             turns.append(turn)
         elif turn != newest or turn["role"] != "user":
-            turns[-1] = {**turn, "content": _join(before["content"], turn["content"])}
+            sides = [before["content"], turn["content"]]
+            content: Json = "\n\n".join(str(text) for text in sides if text)
+            if any(isinstance(side, list) for side in sides):  # a text becomes a part among the files
+                lists = (
+                    side if isinstance(side, list) else [{"type": "text", "text": side}] for side in sides
+                )
+                content = [part for parts in lists for part in parts]
+            turns[-1] = {**turn, "content": content}
         newest = turn
     body: dict[str, Json] = {
         "model": (wishes.upstream_model if wishes else None) or request.model,
@@ -86,24 +91,11 @@ NO_ANSWER = "(no answer)"
 """Replaces the missing answer between a tool result and the user's next message."""
 
 
-def _join(before: Json, content: Json) -> Json:
-    """Join the contents of two messages.
-
-    The result is a list of parts if one of the messages has files.
-    """
-    if not isinstance(before, list) and not isinstance(content, list):
-        return "\n\n".join(str(text) for text in (before, content) if text)
-    sides = (
-        item if isinstance(item, list) else [{"type": "text", "text": item}] for item in (before, content)
-    )
-    return [part for side in sides for part in side]
-
-
 def _message(message: Message) -> dict[str, Json] | None:
+    text = _text(message)
     if message.role is Role.TOOL:
-        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": _text(message)}
+        return {"role": "tool", "tool_call_id": message.tool_call_id, "content": text}
     if message.role is Role.ASSISTANT:
-        text = _text(message)
         if not text and not message.tool_calls:
             return None
         result: dict[str, Json] = {"role": "assistant", "content": text or None}
@@ -117,24 +109,17 @@ def _message(message: Message) -> dict[str, Json] | None:
                 for call in message.tool_calls
             ]
         return result
-    content = _content(message)
+    # A message's content: text as a string, images and documents as parts with an address.
+    files: list[Json] = []
+    for block in message.content:
+        url = block.data.get("url")
+        if isinstance(url, str) and block.type == "image":
+            files.append({"type": "image_url", "image_url": {"url": url}})
+        elif isinstance(url, str):
+            name = block.data.get("name") or "file"
+            files.append({"type": "file", "file": {"filename": name, "file_data": url}})
+    content = [*([{"type": "text", "text": text}] if text else []), *files] if files else text
     return {"role": str(message.role), "content": content} if content else None
-
-
-def _content(message: Message) -> Json:
-    """Return a message's content: text as a string, images and documents as parts with an address."""
-    files = [_part(block) for block in message.content if isinstance(block.data.get("url"), str)]
-    text = _text(message)
-    if not files:
-        return text
-    return [*([{"type": "text", "text": text}] if text else []), *files]
-
-
-def _part(block: ContentBlock) -> dict[str, Json]:
-    url = block.data["url"]
-    if block.type == "image":
-        return {"type": "image_url", "image_url": {"url": url}}
-    return {"type": "file", "file": {"filename": block.data.get("name") or "file", "file_data": url}}
 
 
 def _text(message: Message) -> str:
@@ -142,14 +127,11 @@ def _text(message: Message) -> str:
 
 
 class _Text:
-    """Assembles text from pieces; half of a surrogate pair is held back until the other half arrives."""
-
     def __init__(self) -> None:
         self._whole: list[str] = []
         self._held = ""
 
     def add(self, piece: str) -> str:
-        """Add a piece, and return the text that can be shown now."""
         piece = self._held + piece
         self._held = piece[-1] if piece and "\ud800" <= piece[-1] <= "\udbff" else ""
         shown = _replace_invalid(piece[: len(piece) - len(self._held)])
@@ -157,7 +139,6 @@ class _Text:
         return shown
 
     def whole(self) -> str:
-        """Return the whole text."""
         return "".join(self._whole) + _replace_invalid(self._held)
 
 
@@ -171,15 +152,12 @@ _LONE_END_FAMILIES = re.compile(r"qwq|deepseek-?r1|\br1\b|thinking", re.IGNORECA
 
 
 def may_lack_opening_tag(model: str) -> bool:
-    """Return whether models of this name are known to write `</think>` without an opening tag.
-
-    The chat templates of Qwen and DeepSeek put the opening tag into the prompt.
-    """
+    """Return whether models with this name are known to write `</think>` without an opening tag."""
     return bool(_LONE_END_FAMILIES.search(model))
 
 
 class _Thoughts:
-    """Separates the reasoning between `<think>` and `</think>` at the start of an answer from the text."""
+    """Separates the reasoning in `<think>` tags from the text of a model's answer."""
 
     def __init__(self, *, holds_beginning: bool) -> None:
         self.ended_alone = False
@@ -197,10 +175,6 @@ class _Thoughts:
         """
 
     def add(self, piece: str) -> tuple[str, str]:
-        """Add a piece, and return the new reasoning and the new text.
-
-        If a piece ends with the beginning of a tag, this beginning is held back.
-        """
         if self._mark is None:
             text = piece.lstrip() if self._is_blank else piece
             self._is_blank = self._is_blank and not text
@@ -238,10 +212,6 @@ class _Thoughts:
         return thought, text
 
     def release(self) -> str:
-        """Return the text that was held back until a line `</think>`.
-
-        This method is called if reasoning arrives in a separate field.
-        """
         self._holds_beginning = False
         begun = "" if self._mark != _THINK or _THINK.startswith(self._held.lstrip()) else self.rest()
         self._is_blank = self._is_blank or self._mark == _THINK
@@ -249,22 +219,18 @@ class _Thoughts:
 
     @property
     def is_text(self) -> bool:
-        """Whether the answer is past its reasoning."""
         return self._mark != _END_OF_THOUGHT
 
     @property
     def is_held(self) -> bool:
-        """Whether text is held back that may be the beginning of a tag."""
         return self.is_text and bool(self._held.strip())
 
     def rest(self) -> str:
-        """Return the text that was held back; all later pieces are text."""
         held, self._held, self._mark = self._held.lstrip() if self._is_blank else self._held, "", None
         self._is_blank = self._is_blank and not held
         return held
 
     def part_whole(self, text: str) -> tuple[str, str]:
-        """Return the reasoning and the text of a complete answer that was not held back."""
         if _THINK not in text and (lone := _LONE_END.search(text)):
             self.ended_alone = True
             return text[: lone.start()].strip(), text[lone.end() :]
@@ -278,7 +244,6 @@ class _Call:
     arguments: _Text = field(default_factory=_Text)
 
     def whole(self) -> ToolCall:
-        """Return the tool call; arguments that are not JSON stay a string, so that validation fails."""
         text = self.arguments.whole()
         try:
             arguments = json.loads(text) if text.strip() else {}
@@ -288,11 +253,9 @@ class _Call:
 
 
 class Assembly:
-    """Assembles an answer from the chunks of a stream.
+    """Assembles a model's answer from the chunks of a stream.
 
-    The SDK's own accumulator requires the call's number in every fragment of a call, which some compatible
-    endpoints omit, and treats an answer without a finish reason as complete. With `holds_beginning`, no text
-    is shown until a line `</think>`, the tag `<think>`, the reasoning field or the end of the answer arrives.
+    If `holds_beginning` is True, the text is held back until the end of the reasoning is known.
     """
 
     def __init__(self, *, holds_beginning: bool = False) -> None:
@@ -306,78 +269,72 @@ class Assembly:
 
     @property
     def finished(self) -> bool:
-        """Whether a finish reason or `[DONE]` has arrived, so that the answer is complete."""
+        """Whether the endpoint has reported that the answer is complete."""
         return self._finish is not None
 
     @property
     def lacks_opening_tag(self) -> bool:
-        """Whether the complete answer had reasoning with `</think>` but without `<think>`."""
+        """Whether the answer contained `</think>` without `<think>`."""
         return self._thoughts.ended_alone
 
     def add(self, chunk: "ChatCompletionChunk") -> list[InferencePiece]:
-        """Add a chunk, and return the new pieces.
+        """Add a chunk of the stream, and return the new pieces of the answer.
 
         Raises:
-            ProviderFailed: The chunk is invalid, which the SDK does not check.
+            ProviderFailed: The chunk is invalid.
         """
+        pieces = list[InferencePiece]()
         try:
-            return list(self._pieces(chunk))
+            if usage := chunk.usage:
+                self._usage = Usage(
+                    input_tokens=int(usage.prompt_tokens or 0),
+                    output_tokens=int(usage.completion_tokens or 0),
+                )
+            for choice in chunk.choices or ():
+                if choice.index not in (None, 0):
+                    continue
+                self._finish = choice.finish_reason or self._finish
+                if not (delta := choice.delta):
+                    continue
+                more = delta.model_extra or {}
+                thought = more.get("reasoning_content") or more.get("reasoning")
+                begun = ""
+                if isinstance(thought, str) and (shown := self._reasoning.add(thought)):
+                    pieces.append(InferenceReasoningDelta(delta=shown))
+                    begun = self._thoughts.release()
+                thought, text = self._thoughts.add(delta.content or delta.refusal or "")
+                text = begun + text
+                if thought and (shown := self._reasoning.add(thought)):
+                    pieces.append(InferenceReasoningDelta(delta=shown))
+                if text and (shown := self._text.add(text)):
+                    pieces.append(InferenceTextDelta(delta=shown))
+                for fragment in delta.tool_calls or ():
+                    function = fragment.function
+                    name = (function and function.name) or ""
+                    # The call that a fragment continues. Some endpoints number the calls, and some send the
+                    # id of the call; without either, the fragment continues the last call. Some endpoints
+                    # number every call 0, so a different id starts a new call.
+                    index: int | None = fragment.index  # some endpoints omit it
+                    id = fragment.id or ""
+                    if index is not None:
+                        call = self._places.get(index)
+                    else:
+                        call = next((call for call in self._calls if call.id == id), None) if id else None
+                        if call is None and not id and not name and self._calls:
+                            call = self._calls[-1]
+                    if call is None or (id and call.id != id):
+                        call = _Call(id=id or f"call_{len(self._calls)}", name=name)
+                        self._calls.append(call)
+                        self._places[len(self._calls) - 1 if index is None else index] = call
+                        pieces.append(InferenceToolCallStart(id=call.id, name=call.name))
+                    if shown := call.arguments.add((function and function.arguments) or ""):
+                        pieces.append(InferenceToolCallDelta(id=call.id, args_delta=shown))
         except (AttributeError, TypeError, ValueError) as error:
             raise ProviderFailed("the model's endpoint sent an invalid chunk") from error
-
-    def _pieces(self, chunk: "ChatCompletionChunk") -> Iterator[InferencePiece]:
-        if usage := chunk.usage:
-            self._usage = Usage(
-                input_tokens=int(usage.prompt_tokens or 0), output_tokens=int(usage.completion_tokens or 0)
-            )
-        for choice in chunk.choices or ():
-            if choice.index in (None, 0):
-                if choice.delta:
-                    delta = choice.delta
-                    more = delta.model_extra or {}
-                    thought = more.get("reasoning_content") or more.get("reasoning")
-                    begun = ""
-                    if isinstance(thought, str) and (shown := self._reasoning.add(thought)):
-                        yield InferenceReasoningDelta(delta=shown)
-                        begun = self._thoughts.release()
-                    thought, text = self._thoughts.add(delta.content or delta.refusal or "")
-                    text = begun + text
-                    if thought and (shown := self._reasoning.add(thought)):
-                        yield InferenceReasoningDelta(delta=shown)
-                    if text and (shown := self._text.add(text)):
-                        yield InferenceTextDelta(delta=shown)
-                    for fragment in delta.tool_calls or ():
-                        yield from self._fragment(fragment)
-                self._finish = choice.finish_reason or self._finish
-
-    def _fragment(self, fragment: "ChoiceDeltaToolCall") -> Iterator[InferencePiece]:
-        function = fragment.function
-        name = (function and function.name) or ""
-        # The call that a fragment continues. Some endpoints number the calls, and some send the id of the
-        # call; without either, the fragment continues the last call. Some endpoints number every call 0, so a
-        # different id starts a new call.
-        index: int | None = fragment.index  # some endpoints omit it
-        id = fragment.id or ""
-        if index is not None:
-            known_call = self._places.get(index)
-        else:
-            known_call = next((call for call in self._calls if call.id == id), None) if id else None
-            if known_call is None and not id and not name and self._calls:
-                known_call = self._calls[-1]
-        call = None if known_call is not None and id and known_call.id != id else known_call
-        if call is None:
-            call = _Call(id=fragment.id or f"call_{len(self._calls)}", name=name)
-            self._calls.append(call)
-            self._places[len(self._calls) - 1 if fragment.index is None else fragment.index] = call
-            yield InferenceToolCallStart(id=call.id, name=call.name)
-        if shown := call.arguments.add((function and function.arguments) or ""):
-            yield InferenceToolCallDelta(id=call.id, args_delta=shown)
+        return pieces
 
     def end(self) -> None:
-        """End the answer at `[DONE]`.
-
-        At this point, the text and the calls are complete, even without a finish reason.
-        """
+        """Treat the answer as complete, because `[DONE]` has arrived."""
         if self._finish is None and self._calls:
             self._finish = "tool_calls"
         elif self._finish is None and (self._text.whole().strip() or self._thoughts.is_held):

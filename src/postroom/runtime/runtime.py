@@ -37,12 +37,11 @@ def _new_id(kind: str) -> str:
 
 
 class AgentRuntime(RunDispatchExecutor):
-    """Runs agents in this process: a model in a loop with tools, where each step is committed.
+    """Runs agents in this process, as a loop of model requests and tool calls.
 
-    `wake` is a function that submits a run again if its background tasks end after the run was released. The
-    attribute `wake` may be set after the construction. With `threads` and `coordinator`, the runtime also
-    executes runs without a mailbox. A suspended run is released. With `hold_ms`, the run first stays active
-    for that time, in case a decision arrives quickly.
+    Each step of the loop is committed. `wake` is a function that resumes a run when the run's background
+    tasks have ended. `threads` and `coordinator` are required for runs without a mailbox. A suspended run
+    stays in memory for `hold_ms` milliseconds.
     """
 
     def __init__(  # noqa: PLR0913 - its dependencies, by name
@@ -78,11 +77,10 @@ class AgentRuntime(RunDispatchExecutor):
         return len(self._runs)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run until it has ended or waits.
+        """Execute a run until the run ends or waits.
 
-        If the call is repeated after a crash, the run continues after its last committed step. A run that has
-        ended is not executed again, but its recorded result is returned, so that a caller that lost the
-        result can get it.
+        If the call is repeated after a crash, the run continues after the last committed step. For a run that
+        has ended, the recorded result is returned.
 
         Raises:
             ThreadAlreadyRunning: A run of the thread is already executing in this process.
@@ -218,18 +216,21 @@ class AgentRuntime(RunDispatchExecutor):
         )
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """Return `RESUME`, because an interrupted run continues from its last checkpoint."""
+        """Return `RESUME`, because an interrupted run continues from the last checkpoint."""
         return Recovery.RESUME
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to stop; return False if none is active."""
+        """Ask an active run to stop; `id` is a dispatch, run or thread id.
+
+        Return False if no run is active.
+        """
         active = self._runs.find(id)
         return active is not None and active.cancel()
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to stop, and wait until it has ended.
+        """Ask the active run of a thread to stop, and wait until the run has ended.
 
-        Return False if this process executes no run of the thread, or if the run does not end.
+        Return False if no run of the thread is active, or if the run does not end in time.
         """
         if (active := self._runs.on_thread(thread_id)) is None:
             return False
@@ -241,26 +242,26 @@ class AgentRuntime(RunDispatchExecutor):
         return True
 
     def send_decision(self, id: str, tool_call_id: str, resume: ToolCallResume) -> bool:
-        """Pass a decision to the run with this id; return False if it has no such open tool call."""
+        """Pass a decision to an active run; return False if the run has no such open tool call."""
         active = self._runs.find(id)
         return active is not None and active.decide([(tool_call_id, resume)])
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
-        """Pass messages to the run with this id for its next step; return False if the run is ending."""
+        """Pass messages to an active run for the next step; return False if the run accepts no messages."""
         active = self._runs.find(id)
         return active is not None and active.accept(messages)
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Notify the run with this id that messages are pending; return False if the run is ending."""
+        """Notify an active run that messages are pending; return False if the run ignores this."""
         active = self._runs.find(id)
         return active is not None and active.wake()
 
     def listen_to(self, live: LiveChannels | None) -> None:
-        """Receive commands for active runs, which other processes send through this channel."""
+        """Set the channels through which active runs receive commands from other processes."""
         self._live = live
 
     def commit_coordinator(self) -> CommitCoordinator | None:
-        """Return the coordinator for runs without a mailbox."""
+        """Return the commit coordinator for runs without a mailbox."""
         return self._coordinator
 
     def has_commit_coordinator(self) -> bool:
@@ -272,11 +273,11 @@ class AgentRuntime(RunDispatchExecutor):
         return True
 
     async def close(self) -> None:
-        """End the background tasks; runs must be ended by the caller."""
+        """Cancel the background tasks, after the caller has ended all runs."""
         await self.tasks.close()
 
     def owner_on(self, thread_id: str) -> RunIdentity | None:
-        """Return the run that is executing on the thread."""
+        """Return the identity of the active run on a thread, or None if no run is active."""
         active = self._runs.on_thread(thread_id)
         return active.identity if active else None
 
@@ -285,5 +286,5 @@ class AgentRuntime(RunDispatchExecutor):
         return self.send_messages(run_id, [message])
 
     def submitter(self) -> WakeSubmitter | None:
-        """Return the function that submits wakes, or None."""
+        """Return the function that resumes runs after background tasks, or None."""
         return self.wake

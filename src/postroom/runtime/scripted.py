@@ -16,7 +16,7 @@ Line = InferenceResult | Exception | Sequence[InferencePiece | Exception]
 
 
 class ScriptedModel:
-    """A model that answers with the lines of a script in order, and then with "done"."""
+    """A test model that answers with the lines of a script in order, and with "done" after the last line."""
 
     def __init__(self, script: Iterable[Line] = (), *, name: str = "scripted") -> None:
         self._script = list(script)
@@ -25,22 +25,22 @@ class ScriptedModel:
         """The requests that the model has received, in order."""
 
     def add(self, *lines: Line) -> None:
-        """Append lines to the script."""
+        """Append lines to the script of the model."""
         self._script.extend(lines)
 
     async def stream(self, request: InferenceRequest) -> AsyncIterator[InferencePiece]:
         """Answer with the next line of the script."""
         self.requests.append(request)
         line = self._script.pop(0) if self._script else InferenceResult.text("done")
-        pieces = [line] if isinstance(line, Exception) else line
-        for piece in _pieces(pieces) if isinstance(pieces, InferenceResult) else pieces:
+        if isinstance(line, InferenceResult):
+            text = "".join(block.text for block in line.content if block.type == "text")
+            if text:
+                yield InferenceTextDelta(delta=text)
+            for call in line.tool_calls:
+                yield InferenceToolCallStart(id=call.id, name=call.name)
+            yield InferenceStop(result=line)
+            return
+        for piece in [line] if isinstance(line, Exception) else line:
             if isinstance(piece, Exception):
                 raise piece
             yield piece
-
-
-def _pieces(result: InferenceResult) -> list[InferencePiece]:
-    text = "".join(block.text for block in result.content if block.type == "text")
-    inference_pieces: list[InferencePiece] = [InferenceTextDelta(delta=text)] if text else []
-    calls = [InferenceToolCallStart(id=call.id, name=call.name) for call in result.tool_calls]
-    return [*inference_pieces, *calls, InferenceStop(result=result)]

@@ -10,7 +10,6 @@ from postroom.contracts.errors import InvalidRecord, StoreError, ThreadAlreadyRu
 from postroom.contracts.live import (
     LiveChannels,
     LiveCommandKind,
-    LiveRunCommand,
     LiveRunTarget,
     LiveSubscription,
 )
@@ -22,12 +21,9 @@ from postroom.runtime.interrupting import Stop, TimeUp, limited
 
 
 class ActiveRun:
-    """One execution of a run, as other parts of the process see it.
+    """An active run, and the input that other parts of the process send to the run.
 
-    The object keeps the input for the execution until the execution reads it.
-
-    The run accepts input while it is open. Input that the run has accepted but not used is stored when the
-    run ends. The run can be cancelled even before it opens.
+    Accepted input that the run has not read is stored when the run ends.
     """
 
     def __init__(self, identity: RunIdentity, *, reads_pending: bool, new_id: Callable[[], str]) -> None:
@@ -46,17 +42,17 @@ class ActiveRun:
 
     @property
     def ids(self) -> tuple[str | None, ...]:
-        """The ids with which the run can be found."""
+        """The run id, thread id and dispatch id of the run."""
         return (self.identity.run_id, self.identity.thread_id, self.identity.dispatch_id)
 
     def open(self) -> None:
-        """Start accepting input."""
+        """Start accepting input for the run."""
         self._open = True
 
     def accept(self, messages: Sequence[Message]) -> bool:
-        """Accept messages for the next step; return False if the run is closed or cannot append them.
+        """Accept messages for the run's next step; return False if the run is closed or cannot append them.
 
-        A message is ignored if a message with the same id is already waiting.
+        A message with the id of a waiting message is ignored.
         """
         named = [message if message.id else message.with_id(self._new_id()) for message in messages]
         try:
@@ -70,7 +66,7 @@ class ActiveRun:
         return self._open
 
     def decide(self, decisions: Sequence[tuple[str, ToolCallResume]]) -> bool:
-        """Accept decisions; return False if the run or one of the tool calls is not open."""
+        """Accept decisions about open tool calls; return False if the run or one of the calls is not open."""
         if not self._open or any(call not in self._open_calls for call, _ in decisions):
             return False
         for call, decision in decisions:
@@ -79,15 +75,12 @@ class ActiveRun:
         return True
 
     def expect(self, ids: Iterable[str]) -> None:
-        """Accept only decisions about the calls or tickets `ids` from now on; drop all other decisions."""
+        """Set the ids of open calls and tickets; decisions about all other ids are dropped."""
         self._open_calls = frozenset(ids)
         self._decisions = {id: resume for id, resume in self._decisions.items() if id in self._open_calls}
 
     def wake(self) -> bool:
-        """Accept the notification that messages are pending.
-
-        Return False if the run is not open, or ignores such notifications.
-        """
+        """Notify the run that messages are pending; return False if the run ignores the notification."""
         if not (self._open and self._reads_pending):
             return False
         self._woken = True
@@ -95,7 +88,7 @@ class ActiveRun:
         return True
 
     def cancel(self) -> bool:
-        """Ask the run to stop; return False if it is already ending."""
+        """Ask the run to stop; return False if the run is already ending."""
         if self._ending:
             return False
         self.stop.request(TerminationReason.cancelled())
@@ -103,37 +96,34 @@ class ActiveRun:
         return True
 
     def take_messages(self) -> list[Message]:
-        """Return the received messages, and clear the notification of pending messages.
-
-        The caller must then read the pending messages, too.
-        """
+        """Return and remove the received messages, and clear the notification of pending messages."""
         taken, self._inbox = self._inbox, []
         self._woken = False
         return taken
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Put unused messages back, in front of newer ones."""
+        """Put unused messages back into the input, before newer messages."""
         self._inbox[:0] = messages
 
     def take_decisions(self) -> dict[str, ToolCallResume]:
-        """Return and remove the decisions that the run has received and not used yet."""
+        """Return and remove the decisions that the run has received."""
         taken, self._decisions = self._decisions, {}
         return taken
 
     def close(self) -> bool:
-        """Stop accepting input; if there is unused input, stay open instead and return False."""
+        """Stop accepting input, or return False if there is unread input."""
         if self.stop.requested or self._inbox or self._decisions or self._woken:
             return False
         self._open, self._ending = False, True
         return True
 
     def shut(self) -> list[Message]:
-        """Stop accepting input, and return the unused messages."""
+        """Stop accepting input, and return the unread messages."""
         self._open, self._ending = False, True
         return self.take_messages()
 
     async def stir(self, timer: Timer, within_ms: int | None = None) -> None:
-        """Wait until input arrives or the time limit is reached; wait without a limit if it is None."""
+        """Wait until input arrives, for at most `within_ms` milliseconds; None means no limit."""
         self._stirred.clear()
         if self.stop.requested or self._inbox or self._decisions or self._woken:
             return
@@ -153,7 +143,7 @@ class ActiveRuns:
         return len(self._by_thread)
 
     def enter(self, active: ActiveRun) -> None:
-        """Register a run that starts.
+        """Register an active run.
 
         Raises:
             ThreadAlreadyRunning: Another run is executing on the thread.
@@ -169,11 +159,11 @@ class ActiveRuns:
         active.ended.set()
 
     def on_thread(self, thread_id: str) -> ActiveRun | None:
-        """Return the run that is executing on the thread."""
+        """Return the active run on a thread, or None if no run is active."""
         return self._by_thread.get(thread_id)
 
     def find(self, id: str) -> ActiveRun | None:
-        """Return the run with this run, thread or dispatch id, or None if no run or two runs have it."""
+        """Return the only active run with the given run, thread or dispatch id, or None."""
         active_runs = [active for active in self._by_thread.values() if id in active.ids]
         return active_runs[0] if len(active_runs) == 1 else None
 
@@ -182,10 +172,7 @@ _LOG = get_logger(__name__)
 
 
 class Listener:
-    """Receives commands for one run.
-
-    Without a listener, or if it fails, senders store their commands instead.
-    """
+    """Receives the commands of other processes for one active run."""
 
     def __init__(self, channels: LiveChannels | None, active: ActiveRun) -> None:
         self._channels = channels
@@ -194,7 +181,7 @@ class Listener:
         self._task = Tasks("live commands")
 
     async def start(self) -> None:
-        """Start listening."""
+        """Start listening for commands."""
         if self._channels is None:
             return
         identity = self._active.identity
@@ -206,28 +193,29 @@ class Listener:
         except StoreError as error:
             _LOG.warning("runtime.not_listening", run_id=identity.run_id, code=error.code)
             return
-        self._task.start(self._listen(self._subscription), name=identity.run_id)
+        subscription = self._subscription
+
+        async def listen() -> None:
+            async for entry in subscription:
+                with entry:
+                    command = entry.command
+                    match command.kind:
+                        case LiveCommandKind.MESSAGES:
+                            is_taken = self._active.accept(command.messages)
+                        case LiveCommandKind.PENDING_BOUNDARY_WAKE:
+                            is_taken = self._active.wake()
+                        case LiveCommandKind.CANCEL:
+                            # a run that must give way is stopped by the mailbox
+                            is_taken = command.gives_way or self._active.cancel()
+                        case LiveCommandKind.DECISION:
+                            is_taken = self._active.decide(command.decisions)
+                    if is_taken:
+                        entry.receipt.ack()
+
+        self._task.start(listen(), name=identity.run_id)
 
     async def stop(self) -> None:
-        """Stop listening; input that was not accepted is dropped."""
+        """Stop listening for commands; commands that were not accepted are dropped."""
         if self._subscription is not None:
             self._subscription.close()
         await self._task.close()
-
-    async def _listen(self, subscription: LiveSubscription) -> None:
-        async for entry in subscription:
-            with entry:
-                if _apply(self._active, entry.command):
-                    entry.receipt.ack()
-
-
-def _apply(active: ActiveRun, command: LiveRunCommand) -> bool:
-    match command.kind:
-        case LiveCommandKind.MESSAGES:
-            return active.accept(command.messages)
-        case LiveCommandKind.PENDING_BOUNDARY_WAKE:
-            return active.wake()
-        case LiveCommandKind.CANCEL:
-            return command.gives_way or active.cancel()  # a run that must give way is stopped by the mailbox
-        case LiveCommandKind.DECISION:
-            return active.decide(command.decisions)

@@ -26,7 +26,7 @@ LEAVING_MS = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """The context of one execution."""
+    """The context of one execution of a run."""
 
     activation: RunActivation
     agent: ResolvedAgent
@@ -43,7 +43,7 @@ class StepContext:
     new_id: Callable[[], str]
 
     async def read(self, boundary: Boundary) -> bool:
-        """Accept received and pending input at this boundary; return whether there was any.
+        """Read the received and pending input at a step boundary; return whether there was any input.
 
         Raises:
             Interrupted: The run was asked to stop.
@@ -65,7 +65,7 @@ class StepContext:
             raise
 
     async def put_down(self) -> None:
-        """Stop accepting input, and store unread input for a later run."""
+        """Stop accepting input, and store the unread input for a later run."""
         sent = self.active.shut()
         if self.control.pending is None:
             self.log.keep(sent)
@@ -77,7 +77,7 @@ class StepContext:
                 raise
 
     async def put_down_in_haste(self) -> None:
-        """Store the unread input of a failing run within a time limit; raise no other error."""
+        """Store the unread input of a failing run; log an error if the input cannot be stored in time."""
         try:
             await limited(self._put_down_and_write, LEAVING_MS, self.timer)
         except (PostroomError, TimeUp) as error:

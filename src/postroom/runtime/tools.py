@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from postroom.contracts.agent_events import EventSink, RunIdentity, ToolCallStreamDelta
 from postroom.contracts.dispatch import Claim
@@ -14,10 +14,9 @@ from postroom.contracts.tools import Suspension, ToolCallResume, ToolDescriptor,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolContext:
-    """The context of a tool call, which the tool gets in addition to the arguments.
+    """The context of a tool call, which a tool receives in addition to the arguments.
 
-    `decision` is the decision that was made while this call was suspended, or None if it was never suspended.
-    If the call must be made again, the decision is never a denial.
+    `decision` is the person's decision about a suspended call, or None if the call was never suspended.
     """
 
     identity: RunIdentity
@@ -31,7 +30,7 @@ class ToolContext:
     """Accepts files for the run's chat, or None if the chat accepts no files."""
 
     async def show(self, delta: str) -> None:
-        """Show output to people, but not to the model, while the tool works."""
+        """Show output to people, but not to the model, while the tool is working."""
         await self.sink.emit(ToolCallStreamDelta(id=self.call_id, name=self.tool_name, delta=delta))
 
 
@@ -44,17 +43,16 @@ class Tool(Protocol):
         ...
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Execute the call; the arguments have been validated against the schema in the descriptor.
+        """Execute a tool call; the arguments match the schema in the descriptor.
 
-        If the tool raises an exception, the model reads it as the failure of the call. After a crash, the
-        same call may be executed again, and the tool must ensure that the repetition has no second effect. At
-        its time limit, a call is cancelled.
+        An exception becomes an error result for the model. After a crash, a tool call may be executed again,
+        so a repeated call must have no second effect. A call that exceeds the time limit is cancelled.
         """
         ...
 
 
 class FunctionTool:
-    """A tool that calls an async function with the arguments by name."""
+    """A tool that calls an async function with keyword arguments."""
 
     def __init__(
         self,
@@ -69,7 +67,7 @@ class FunctionTool:
         self._takes_context = "context" in inspect.signature(function).parameters
 
     async def execute(self, arguments: dict[str, Json], context: ToolContext) -> ToolResult:
-        """Call the function; if it needs an approval that was not given yet, ask for the approval."""
+        """Call the function, or ask for approval if a person must approve the call first."""
         name = self.descriptor.name
         if self._needs_approval and context.decision is None:
             question = Suspension(
@@ -91,11 +89,12 @@ def function_tool(
     description: str | None = None,
     needs_approval: bool = False,
 ) -> Callable[[Callable[..., Awaitable[Json]]], FunctionTool]:
-    """Decorate an async function to make it a tool; `parameters` is the JSON schema of its arguments.
+    """Return a decorator that makes an async function a tool.
 
-    By default, the tool has the name of the function, and its docstring as the description. A parameter with
-    the name `context` gets the `ToolContext`. The function returns plain JSON data or a `ToolResult`. With
-    `needs_approval`, a person must approve each call.
+    `parameters` is the JSON schema of the arguments. The default name is the function's name, and the default
+    description is the function's docstring. A parameter with the name `context` gets the `ToolContext`. The
+    function returns JSON data or a `ToolResult`. If `needs_approval` is True, a person must approve each
+    call.
     """
 
     def made(function: Callable[..., Awaitable[Json]]) -> FunctionTool:
@@ -124,39 +123,16 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def find_violation(value: Json, schema: Json, *, where: str = "arguments") -> str | None:
-    """Return how a value violates a schema, as a sentence for the model, or None if it fits.
+    """Return a sentence that describes how a value violates a JSON schema, or None for a valid value.
 
-    The function checks type, enum, const, anyOf, required, properties, additionalProperties and items. The
-    tool itself must check all other keywords.
+    The keywords type, enum, const, anyOf, required, properties, additionalProperties and items are checked.
     """
     if not isinstance(schema, dict):
         return None
     type_name = schema.get("type")
     kinds = [type_name] if isinstance(type_name, str) else type_name
-    if not isinstance(kinds, list) or any(_is(value, kind) for kind in kinds):
-        problem_of_kind = None
-    else:
-        problem_of_kind = f"{where} must be of type {' or '.join(map(str, kinds))}"
-    problem = problem_of_kind or _problem_of_choice(value, schema, where)
-    if problem is None and isinstance(value, dict):
-        problem = _problem_of_object(value, schema, where)
-    if problem is None and isinstance(value, list) and "items" in schema:
-        problems = (
-            find_violation(item, schema["items"], where=f"{where}[{at}]") for at, item in enumerate(value)
-        )
-        problem = next((problem for problem in problems if problem), None)
-    return problem
-
-
-def _is(value: Json, kind: str) -> bool:
-    if kind in ("number", "integer") and isinstance(value, bool):
-        return False
-    if kind == "integer" and isinstance(value, float):
-        return value.is_integer()
-    return isinstance(value, _TYPES.get(kind, (object,)))
-
-
-def _problem_of_choice(value: Json, schema: dict[str, Any], where: str) -> str | None:
+    if isinstance(kinds, list) and not any(_is(value, kind) for kind in kinds):
+        return f"{where} must be of type {' or '.join(map(str, kinds))}"
     allowed = [schema["const"]] if "const" in schema else schema.get("enum")
     # Compare two values as JSON does, where true is not equal to 1.
     if isinstance(allowed, list) and not any(
@@ -166,19 +142,27 @@ def _problem_of_choice(value: Json, schema: dict[str, Any], where: str) -> str |
     choices = schema.get("anyOf")
     if isinstance(choices, list) and all(find_violation(value, choice, where=where) for choice in choices):
         return f"{where} matches none of the allowed forms"
+    if isinstance(value, dict):
+        properties = schema.get("properties") or {}
+        missing = [name for name in schema.get("required") or () if name not in value]
+        if missing:
+            return f"{where} must have {', '.join(missing)}"
+        others = schema.get("additionalProperties", True)
+        for name, item in value.items():
+            if name not in properties and others is False:
+                return f"{where} must not have {name!r}; it may have: {', '.join(properties) or 'nothing'}"
+            if problem := find_violation(item, properties.get(name, others), where=f"{where}.{name}"):
+                return problem
+    if isinstance(value, list) and "items" in schema:
+        for at, item in enumerate(value):
+            if problem := find_violation(item, schema["items"], where=f"{where}[{at}]"):
+                return problem
     return None
 
 
-def _problem_of_object(value: dict[str, Any], schema: dict[str, Any], where: str) -> str | None:
-    properties = schema.get("properties") or {}
-    missing = [name for name in schema.get("required") or () if name not in value]
-    if missing:
-        return f"{where} must have {', '.join(missing)}"
-    others = schema.get("additionalProperties", True)
-    for name, item in value.items():
-        if name not in properties and others is False:
-            return f"{where} must not have {name!r}; it may have: {', '.join(properties) or 'nothing'}"
-        problem = find_violation(item, properties.get(name, others), where=f"{where}.{name}")
-        if problem:
-            return problem
-    return None
+def _is(value: Json, kind: str) -> bool:
+    if kind in ("number", "integer") and isinstance(value, bool):
+        return False
+    if kind == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, _TYPES.get(kind, (object,)))

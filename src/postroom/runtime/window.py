@@ -28,7 +28,7 @@ _MIN_WINDOW_GUESSED = 4_000
 
 
 class Windows:
-    """The known context windows, by agent and model, as endpoints have reported them."""
+    """The known sizes of models' context windows, in tokens."""
 
     def __init__(self) -> None:
         self._said: dict[tuple[str, str], int] = {}
@@ -37,24 +37,24 @@ class Windows:
         """The number of tokens in the largest request that succeeded."""
 
     def of(self, spec: AgentSpec, summary: Summary | None) -> int | None:
-        """Return the context window in tokens: the configured size, or the endpoint's if it is smaller."""
+        """Return the size of the context window for an agent's model in tokens, or None if unknown."""
         kept_window = summary.window if summary is not None and summary.model == spec.model else None
         number = self._said.get(_key(spec), kept_window)
         known_ids = [item for item in (spec.context_window, number) if item is not None]
         return min(known_ids, default=None)
 
     def tokens(self, spec: AgentSpec, estimated: int) -> int:
-        """Convert an estimated number of tokens to the number that the endpoint would count."""
+        """Convert an estimated number of tokens to the number that the endpoint counts."""
         return int(estimated * self._ratios.get(_key(spec), 1.0))
 
     def estimated(self, spec: AgentSpec, tokens: float) -> int:
-        """Convert the endpoint's number of tokens to an estimate of this module."""
+        """Convert a number of tokens that the endpoint counts to an estimated number."""
         return int(tokens / self._ratios.get(_key(spec), 1.0))
 
     def count(self, spec: AgentSpec, request: InferenceRequest, usage: Usage | None) -> None:
-        """Learn from a successful request how many tokens fit.
+        """Record the size of a successful request in tokens.
 
-        If the endpoint reported the number, that number is used.
+        `usage` is the token usage that the endpoint reported, or None.
         """
         if usage is not None and usage.input_tokens > 0:
             self._correct(spec, request, usage.input_tokens)
@@ -62,12 +62,9 @@ class Windows:
         self._largest[_key(spec)] = max(taken, self._largest.get(_key(spec), 0))
 
     def refused(self, spec: AgentSpec, request: InferenceRequest, error: ContextOverflow) -> int | None:
-        """Learn the context window from a rejected request, and return its size in tokens.
+        """Estimate the size of the context window in tokens from a rejected request.
 
-        If the rejection contains no number, the window is estimated from the request. The estimate is at
-        least the largest request that succeeded, or 4,000 tokens if none has. If a request of this size has
-        already succeeded, return None and learn nothing, so that other conversations are not summarized
-        because of it.
+        Return None if a request of the same size has succeeded before.
         """
         tokens, window = error.details.get("asked"), error.details.get("window")
         taken = self.tokens(spec, estimate_tokens(request))
@@ -104,7 +101,7 @@ def estimate_tokens(request: InferenceRequest) -> int:
 
 
 def estimate_size(messages: Sequence[Message]) -> int:
-    """Return the estimated number of tokens of messages."""
+    """Return the estimated number of tokens of a list of messages."""
     return sum(map(_size, messages))
 
 
@@ -119,68 +116,68 @@ def _tokens(text: str) -> int:
 
 
 def room_for_messages(window: int, besides: int) -> int:
-    """Return how many tokens messages may take if the rest of the request takes `besides` tokens."""
+    """Return how many tokens of a context window are left for messages.
+
+    `besides` is the number of tokens of the rest of the request.
+    """
     return max(int(window * _FULL) - besides, window // 10)
 
 
 def kept_whole(room: int) -> int:
-    """Return how many tokens of the newest messages are left unsummarized."""
+    """Return how many tokens of the newest messages must not be summarized."""
     return int(room * _KEPT)
 
 
 def to_sum_up(
     messages: Sequence[Message], run_id: str, asked: Collection[str], most: int
 ) -> tuple[Message, ...]:
-    """Return the older messages to summarize, so that the newer messages take at most `most` tokens.
+    """Return the older messages to summarize; the newer messages have at most `most` tokens.
 
-    The run's own input and unanswered calls are not summarized. The remaining part of earlier runs starts
-    with a message from a person.
+    The input and the unanswered tool calls of the run `run_id` are never summarized.
     """
-    units = list(_units(messages))
-    size, cut = 0, len(units)
-    while cut > 0 and (size + estimate_size(units[cut - 1]) <= most or cut == len(units)):
-        cut -= 1
-        size += estimate_size(units[cut])
-    while 0 < cut < len(units) - 1 and not _begins(units[cut][0], run_id):
-        cut += 1
-    older = (unit for unit in units[:cut] if not _must_stay(unit, run_id, asked))
-    return tuple(message for unit in older for message in unit)
-
-
-def _units(messages: Sequence[Message]) -> Iterator[list[Message]]:
     units: list[list[Message]] = []
-    arguments: dict[str, list[Message]] = {}
+    unit_of: dict[str, list[Message]] = {}  # by the id of a call
     for message in messages:
-        unit = arguments.get(message.tool_call_id or "") if message.role is Role.TOOL else None
+        unit = unit_of.get(message.tool_call_id or "") if message.role is Role.TOOL else None
         if unit is None:
             unit = []
             units.append(unit)
         unit.append(message)
-        arguments.update({call.id: unit for call in message.tool_calls})
-    yield from units
-
-
-def _begins(message: Message, run_id: str) -> bool:
-    return message.role is Role.USER or is_output_of(message, run_id)
-
-
-def _must_stay(unit: Sequence[Message], run_id: str, asked: Collection[str]) -> bool:
-    if any(message.id in asked for message in unit):
-        return True
-    answered = {message.tool_call_id for message in unit}
-    is_open = any(call.id not in answered for message in unit for call in message.tool_calls)
-    return is_open and is_output_of(unit[0], run_id)
+        unit_of.update({call.id: unit for call in message.tool_calls})
+    size, cut = 0, len(units)
+    while cut > 0 and (size + estimate_size(units[cut - 1]) <= most or cut == len(units)):
+        cut -= 1
+        size += estimate_size(units[cut])
+    while 0 < cut < len(units) - 1 and not (
+        units[cut][0].role is Role.USER or is_output_of(units[cut][0], run_id)
+    ):
+        cut += 1
+    older: list[Message] = []
+    for unit in units[:cut]:
+        answered = {message.tool_call_id for message in unit}
+        is_open = any(call.id not in answered for message in unit for call in message.tool_calls)
+        is_asked = any(message.id in asked for message in unit)
+        if not is_asked and not (is_open and is_output_of(unit[0], run_id)):
+            older += unit
+    return tuple(older)
 
 
 def pieces(messages: Sequence[Message], most: int) -> Iterator[tuple[int, str]]:
-    """Yield messages as text in pieces of at most `most` tokens, each with the number of its messages.
+    """Yield the text of messages in pieces of at most `most` tokens, each with the number of messages.
 
-    If a message is longer than a piece, only its start and its end are included.
+    A message that is longer than a piece is shortened in the middle.
     """
     held: list[str] = []
     size = 0
     for message in messages:
-        text = _shorten(message, most * _BYTES_OF_TOKEN)
+        files = [f"[{block.type}]" for block in message.content if block.type not in ("text", "thinking")]
+        calls = [f"[calls {call.name} with {json.dumps(call.arguments)}]" for call in message.tool_calls]
+        text = f"{message.role}: " + "\n".join([message.for_model().text(), *files, *calls]).strip()
+        data = text.encode(errors="replace")
+        if len(data) > most * _BYTES_OF_TOKEN:
+            half = max(most * _BYTES_OF_TOKEN // 2 - 8, 8)
+            start, end = data[:half].decode(errors="ignore"), data[-half:].decode(errors="ignore")
+            text = f"{start}\n[...]\n{end}"
         if held and size + _tokens(text) > most:
             yield len(held), "\n\n".join(held)
             held, size = [], 0
@@ -188,16 +185,3 @@ def pieces(messages: Sequence[Message], most: int) -> Iterator[tuple[int, str]]:
         size += _tokens(text) + 1
     if held:
         yield len(held), "\n\n".join(held)
-
-
-def _shorten(message: Message, most_bytes: int) -> str:
-    files = [f"[{block.type}]" for block in message.content if block.type not in ("text", "thinking")]
-    calls = [
-        f"[calls {tool_call.name} with {json.dumps(tool_call.arguments)}]" for tool_call in message.tool_calls
-    ]
-    text = f"{message.role}: " + "\n".join([message.for_model().text(), *files, *calls]).strip()
-    data = text.encode(errors="replace")
-    if len(data) <= most_bytes:
-        return text
-    half = max(most_bytes // 2 - 8, 8)
-    return f"{data[:half].decode(errors='ignore')}\n[...]\n{data[-half:].decode(errors='ignore')}"

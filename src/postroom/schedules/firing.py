@@ -51,16 +51,16 @@ C = TypeVar("C", bound=StrEnum)
 
 
 class NotDue(Exception):
-    """Raised if a schedule is not due now, because another worker was faster or the schedule changed."""
+    """A schedule is not due now, because another worker was faster or the schedule changed."""
 
 
 class StillOpen(Exception):
-    """Raised if the previous run is still open, and the overlap policy does not allow a second run."""
+    """The previous run of a schedule is still open, and the overlap policy is `skip`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Firing:
-    """One submission of a schedule's work; its two steps run in the transaction of the submission."""
+    """A submission of a schedule's work."""
 
     schedule: Schedule
     key: str
@@ -73,10 +73,7 @@ class Firing:
     """The second step, which gets the submission's id and advances the schedule to its next tick."""
 
     def joined(self, made: str) -> Joined:
-        """Return one change with both steps, `begin` and `done`, for the submission with the id `made`.
-
-        A target can use it if it knows the id of the submission in advance.
-        """
+        """Return a change that runs `begin` and `done`; `made` must be the id of the submission."""
 
         def change(tx: Transaction) -> None:
             self.begin(tx)
@@ -89,11 +86,11 @@ class Target(Protocol):
     """Submits the work of all schedules of one kind."""
 
     async def submit(self, firing: Firing) -> str:
-        """Submit the work and run both steps of `firing` in one transaction; return the submission's id."""
+        """Submit the work, run `begin` and `done` of `firing` in the transaction, and return the id."""
         ...
 
     def is_open(self, tx: Transaction, made: str) -> bool:
-        """Return whether an earlier submission of a schedule is still open."""
+        """Return whether the submission with the id `made` is still open."""
         ...
 
 
@@ -159,8 +156,8 @@ class Schedules:
     async def add(self, schedule: Schedule, *, replaces: bool = False) -> Schedule:
         """Store a schedule under its name; an equal stored schedule stays unchanged.
 
-        The first tick of a new schedule is the first one after now. With `replaces`, a different schedule
-        that has this name is replaced.
+        The schedule starts with its first tick after now. With `replaces`, a different schedule with this
+        name is replaced.
 
         Raises:
             InvalidSchedule: The schedule cannot be stored; nothing was written.
@@ -199,7 +196,7 @@ class Schedules:
         return await self._store.write(change, key=made.lock)
 
     async def named(self, kind: str, name: str) -> Schedule:
-        """Return the schedule that has this kind and this name.
+        """Return the schedule with this kind and this name.
 
         Raises:
             UnknownSchedule: No schedule has this name.
@@ -207,12 +204,12 @@ class Schedules:
         return await self._store.read(lambda tx: _require_schedule(tx, kind, name))
 
     async def listed(self, kind: str, *, after: str = "", limit: int = MAX_LISTED) -> list[Schedule]:
-        """Return schedules of the kind `kind`, ordered by name, from the first name after `after`."""
+        """Return up to `limit` schedules of a kind, ordered by name, from the first name after `after`."""
         limit = max(0, min(limit, MAX_LISTED))
         return await self._store.read(lambda tx: tx.schedules.listed(kind, after=after, limit=limit))
 
     async def pause(self, kind: str, name: str) -> Schedule:
-        """Pause a schedule, so that it submits nothing until `resume`. A repeated call has no effect.
+        """Pause a schedule until `resume` is called; a second call has no effect.
 
         Raises:
             UnknownSchedule: No schedule has this name.
@@ -220,9 +217,7 @@ class Schedules:
         return await self._change_schedule(kind, name, lambda tx, known: replace(known, next_at=None))
 
     async def resume(self, kind: str, name: str) -> Schedule:
-        """Resume a schedule at its next tick; ticks that were missed during the pause are skipped.
-
-        If the schedule is not paused, nothing changes.
+        """Resume a paused schedule at its next tick; ticks during the pause are skipped.
 
         Raises:
             UnknownSchedule: No schedule has this name.
@@ -239,7 +234,10 @@ class Schedules:
         return await self._change_schedule(kind, name, resumed)
 
     async def remove(self, kind: str, name: str) -> bool:
-        """Remove a schedule; its submitted work continues. Return False if no schedule has this name."""
+        """Remove a schedule, or return False if no schedule has this name.
+
+        Work that the schedule has submitted continues.
+        """
 
         def change(tx: Transaction) -> bool:
             tx.lock(schedule_lock(kind, name))
@@ -251,7 +249,7 @@ class Schedules:
         return await self._store.write(change, key=schedule_lock(kind, name))
 
     async def trigger(self, kind: str, name: str) -> str:
-        """Submit the work now, regardless of ticks, overlap policy and pause; return the submission's id.
+        """Submit the work of a schedule now, regardless of ticks, overlap policy and pause; return the id.
 
         Raises:
             UnknownSchedule: No schedule has this name.
@@ -268,7 +266,7 @@ class Schedules:
         return await self._targets[kind].submit(firing)
 
     async def serve(self) -> None:
-        """Submit due work until cancelled. Failures are logged and retried."""
+        """Submit due work until cancelled; failures are logged and retried."""
         with self._store.changes.listen(SCHEDULES) as news:
             while True:
                 try:
@@ -280,7 +278,7 @@ class Schedules:
                     await news.wait(pause)
 
     async def submit_due(self) -> int:
-        """Submit or skip due ticks in order of time; return how many schedules advanced to their next tick.
+        """Submit or skip due ticks in order of time; return the number of schedules that advanced.
 
         Raises:
             StoreError: The store could not be read, or a due tick could not be written.
@@ -316,7 +314,7 @@ class Schedules:
         return sum(moved)
 
     async def _follow_clock(self, back_ms: int) -> None:
-        """Move the next ticks of schedules that would otherwise pause after the clock was set back."""
+        """Move the next ticks of schedules after the clock was set back by `back_ms`."""
 
         def moved(page: list[Schedule], now: int) -> list[tuple[Schedule, int, int]]:
             changes = []
@@ -391,7 +389,7 @@ class Schedules:
         return True
 
     async def _store_skip(self, due: Schedule, moved: Callable[[Schedule], Schedule]) -> bool:
-        """Store why a tick is skipped, and advance; return False if another worker was faster."""
+        """Advance a schedule without a submission; return False if another worker was faster."""
 
         def change(tx: Transaction) -> bool:
             tx.lock(due.lock)
@@ -417,7 +415,7 @@ class Schedules:
 
 
 def _nothing(_: Transaction) -> None:
-    """Do nothing; used as the first step of a submission that has no condition."""
+    """Do nothing, as the first step of a submission without a condition."""
 
 
 _SAID: Final = ("cron", "every_ms", "zone", "payload", "missed", "overlap", "jitter_ms")
@@ -440,12 +438,12 @@ def _plan(due: Schedule, now: int) -> Plan | InvalidSchedule:
 
 
 def _at(schedule: Schedule, tick: int, *, paused: bool = False) -> Schedule:
-    """Return a copy of a schedule with this next tick."""
+    """Return a copy of a schedule with the next tick `tick`."""
     return replace(schedule, tick_at=tick, next_at=None if paused else due_at(schedule, tick))
 
 
 def _start_interval(schedule: Schedule, *, start: int, tick: int) -> Schedule:
-    """Return a copy of a schedule whose interval counts from this start, with this next tick."""
+    """Return a copy of a schedule with the next tick `tick`, whose intervals count from `start`."""
     return _at(replace(schedule, starts_at=start), tick)
 
 

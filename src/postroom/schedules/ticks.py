@@ -36,7 +36,7 @@ _LOOKED_AT: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The decision whether a due schedule submits its work now, and its next tick."""
+    """The decision about a due tick, and the tick after it."""
 
     tick: int
     submits: bool
@@ -68,7 +68,7 @@ def planned(schedule: Schedule, now: int) -> Plan:
 
 
 def next_tick(schedule: Schedule, after: int) -> int:
-    """Return the first tick after a time.
+    """Return the first tick of a schedule after the time `after`.
 
     Raises:
         InvalidSchedule: No tick exists in the next 50 years, or the time zone is unknown.
@@ -87,15 +87,13 @@ def next_tick(schedule: Schedule, after: int) -> int:
 
 
 def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int]:
-    """Return the start and the next tick of a schedule, adapted if the clock was set back.
+    """Return the start and the next tick of a schedule after the clock was set back by `back_ms`.
 
-    The next tick of an interval schedule is at most one interval away: its ticks move by `back_ms`. If the
-    set-back was not measured, `back_ms` is 0 and the ticks move only as far as necessary; differences under
-    `SET_BACK_MS` are then ignored, because the clocks of two servers always differ a little. A cron
-    expression with `*` as its minute or hour continues with its first tick after `now`. Any other cron
-    expression keeps its next tick, and so repeats no tick, with one exception: if the expression has an
-    earlier tick that is more than 3 hours after `now`, the schedule continues with its first tick after
-    `now`.
+    If `back_ms` is 0, the extent is unknown, and differences below `SET_BACK_MS` are ignored.
+
+    - The ticks of an interval schedule move back, so that the next tick is at most one interval away.
+    - A cron expression with `*` as its minute or hour continues with its first tick after `now`.
+    - Any other cron expression keeps its next tick, unless an earlier tick is more than 3 hours after `now`.
 
     Raises:
         InvalidSchedule: The time zone is unknown.
@@ -113,7 +111,7 @@ def after_set_back(schedule: Schedule, now: int, back_ms: int) -> tuple[int, int
 
 
 def due_at(schedule: Schedule, tick: int) -> int:
-    """Return when a tick is submitted: the tick plus its jitter, which is the same in each call."""
+    """Return when a tick is submitted: the tick plus its jitter, which is constant for each tick."""
     if not schedule.jitter_ms:
         return tick
     digest = hashlib.blake2b(f"{schedule.schedule_id}/{tick}".encode(), digest_size=8).digest()
@@ -121,7 +119,7 @@ def due_at(schedule: Schedule, tick: int) -> int:
 
 
 def refuse_unfit(schedule: Schedule) -> None:
-    """Raise if a schedule cannot be stored.
+    """Check that a schedule can be stored.
 
     Raises:
         InvalidSchedule: The error names the argument, its value and the allowed values.
@@ -155,7 +153,7 @@ def refuse_unfit(schedule: Schedule) -> None:
 
 
 def _closest(schedule: Schedule, first: int) -> int:
-    """Return the shortest interval among the next ticks of a cron expression."""
+    """Return the shortest time between the next ticks of a cron expression."""
     ticks = [first]
     while len(ticks) < _LOOKED_AT:
         try:
@@ -166,7 +164,7 @@ def _closest(schedule: Schedule, first: int) -> int:
 
 
 def _before(schedule: Schedule, now: int) -> Iterator[int]:
-    """Yield the ticks up to a time, latest first; an interval schedule yields them without end."""
+    """Yield the ticks of a schedule up to the time `now`, latest first."""
     if schedule.every_ms is not None:
         tick = next_tick(schedule, now) - schedule.every_ms
         while True:
@@ -181,10 +179,8 @@ def _before(schedule: Schedule, now: int) -> Iterator[int]:
 
 
 def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[int]:
-    """Yield the ticks of a cron expression after or before a time.
-
-    Some of the ticks may lie up to an hour on the other side of that time.
-    """
+    """Yield the ticks of a cron expression from the time `start` on, or backwards if `reverse`."""
+    # Some of the first ticks may lie up to an hour on the other side of `start`.
     line, zone = schedule.cron or "", _zone(schedule.zone)
     if len(line.split()) != 5 or len(line) > _MAX_LINE_LENGTH:
         raise InvalidSchedule(
@@ -197,12 +193,12 @@ def _cron(schedule: Schedule, start: int, *, reverse: bool = False) -> Iterator[
 
 
 def _follows_elapsed_time(schedule: Schedule) -> bool:
-    """Return whether a cron expression follows the elapsed time instead of local clocks."""
+    """Return whether the minute or the hour of a cron expression begins with `*`."""
     return any(field.startswith("*") for field in (schedule.cron or "").split()[:2])
 
 
 def _by_wall(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator[int]:
-    """Yield ticks according to the local clock, in seconds since the epoch."""
+    """Yield the ticks of a cron expression by the local clock, in seconds since the epoch."""
     for tick in _local_ticks(line, start + _offset(zone, start), reverse):
         first, second = (int(tick.replace(tzinfo=zone, fold=fold).timestamp()) for fold in (0, 1))
         # If clocks are set ahead, the later offset results in the earlier time, and the change lies in
@@ -211,10 +207,7 @@ def _by_wall(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator[i
 
 
 def _by_offset(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator[int]:
-    """Yield the ticks by elapsed time, in seconds since the epoch, with one offset between clock changes.
-
-    The cron library's own time zone support is not used, because it looped endlessly at some clock changes.
-    """
+    """Yield the ticks of a cron expression by elapsed time, in seconds since the epoch."""
     begin, known_number, offset = start, start, _offset(zone, start)
     while True:
         for tick in _local_ticks(line, begin + offset, reverse):
@@ -231,7 +224,7 @@ def _by_offset(line: str, zone: ZoneInfo, start: int, reverse: bool) -> Iterator
 
 
 def _local_ticks(line: str, start: int, reverse: bool) -> Iterator[datetime]:
-    """Yield the ticks of an expression after or before a local time, as if there were no clock changes."""
+    """Yield the ticks of a cron expression as local times, as if there were no clock changes."""
     try:
         return CronSim(line, _EPOCH + timedelta(seconds=start), reverse=reverse)
     except (CronSimError, ValueError, AssertionError) as error:
@@ -243,13 +236,13 @@ def _local_ticks(line: str, start: int, reverse: bool) -> Iterator[datetime]:
 
 
 def _offset(zone: ZoneInfo, moment: int) -> int:
-    """Return how many seconds local time is ahead of UTC at a given moment."""
+    """Return the number of seconds by which local time is ahead of UTC at a moment."""
     shown = datetime.fromtimestamp(moment, tz=zone).utcoffset() or timedelta(0)
     return int(shown.total_seconds())
 
 
 def _change(zone: ZoneInfo, before: int, behind: int) -> int:
-    """Return when the offset first differs from that at `before`; it must differ at `behind`."""
+    """Return when the UTC offset of a time zone changes between two times."""
     offset = _offset(zone, before)
     while behind - before > 1:
         middle = (before + behind) // 2

@@ -10,7 +10,10 @@ from postroom.mail.tasks import TaskView
 
 
 class ProgressView(TypedDict):
-    """The progress of long work; `doing` is empty if no such work runs."""
+    """The progress of long-running work.
+
+    `doing` is empty if no work is active.
+    """
 
     doing: str
     done: int
@@ -18,21 +21,21 @@ class ProgressView(TypedDict):
 
 
 class BacklogView(TypedDict):
-    """Waiting effects, and the instant of the oldest."""
+    """The number of waiting effects, and the time of the oldest one."""
 
     waiting: int
     oldest_at: str | None
 
 
 class OutboxView(TypedDict):
-    """Waiting effects and dead letters of one kind."""
+    """The number of waiting effects and dead letters of one kind."""
 
     waiting: int
     dead: int
 
 
 class StatusView(TypedDict):
-    """The server: its version, the location of its data, and counts."""
+    """The status of the server."""
 
     version: str
     pid: int
@@ -62,7 +65,7 @@ class ServerView(TypedDict):
 
 
 class LeaseView(TypedDict):
-    """A task that one server does at a time."""
+    """A task that only one server performs at a time."""
 
     work: str
     is_held: bool
@@ -73,21 +76,21 @@ class LeaseView(TypedDict):
 
 
 class ClusterView(TypedDict):
-    """The servers that share the database, and their exclusive tasks."""
+    """The servers that share the database, and the tasks that only one server performs."""
 
     servers: list[ServerView]
     work: list[LeaseView]
 
 
 class ProjectPath(TypedDict):
-    """A project: its slug and its folder."""
+    """The slug and the folder of a project."""
 
     slug: str
     human_key: str
 
 
 class CheckView(TypedDict):
-    """A check of one part of the installation."""
+    """The result of one check of the installation."""
 
     name: str
     state: str
@@ -96,14 +99,17 @@ class CheckView(TypedDict):
 
 
 class ChecksView(TypedDict):
-    """The checks of the installation; `ok` is false if one failed."""
+    """The results of all checks of the installation.
+
+    `ok` is true if all checks passed.
+    """
 
     ok: bool
     checks: list[CheckView]
 
 
 class RepairView(TypedDict):
-    """A repair: planned, done or failed."""
+    """A repair of the installation, and its state."""
 
     name: str
     does: str
@@ -112,7 +118,7 @@ class RepairView(TypedDict):
 
 
 class RepairsView(ChecksView):
-    """Repairs, then the checks after them."""
+    """The repairs of the installation, and the results of the checks after the repairs."""
 
     dry_run: bool
     repairs: list[RepairView]
@@ -126,7 +132,7 @@ class BackupView(TypedDict):
 
 
 class LinkView(TypedDict):
-    """An address that logs in once."""
+    """A URL with which a person can log in once."""
 
     url: str
 
@@ -158,14 +164,14 @@ MergeView = TypedDict(
 
 
 class PrunedProject(TypedDict):
-    """The messages of a project that no rule keeps, by rule."""
+    """The number of messages of a project that no retention rule keeps, by rule."""
 
     project: str
     counts: dict[str, int]
 
 
 class PruneView(TypedDict):
-    """The messages that no rule keeps."""
+    """The number of messages that no retention rule keeps, by project."""
 
     dry_run: bool
     rules: int
@@ -173,7 +179,7 @@ class PruneView(TypedDict):
 
 
 class ServerHealth(TypedDict):
-    """Whether the server is ready, the checks by part, and the state of the gateway."""
+    """Whether the server is ready, with the checks of each part and the state of the gateway."""
 
     status: Literal["ready", "not_ready"]
     checks: dict[str, dict[str, Json]]
@@ -181,7 +187,10 @@ class ServerHealth(TypedDict):
 
 
 class NamedPerson(TypedDict):
-    """A person whom agents may write to; `reached` is true if a channel reaches the person's chat."""
+    """A person to whom agents may write.
+
+    `reached` is true if a channel reaches the person's chat.
+    """
 
     name: str
     address: str
@@ -190,21 +199,24 @@ class NamedPerson(TypedDict):
 
 
 class PersonView(NamedPerson):
-    """A person, with the number of unread messages."""
+    """A person with the number of unread messages."""
 
     unread: int
     visitor: bool
 
 
 class RemovedPerson(TypedDict):
-    """Whether a person was removed; `answers` is true if a rule still assigns chats to the person."""
+    """Whether a person was removed.
+
+    `answers` is true if a rule still assigns chats to the person.
+    """
 
     removed: bool
     answers: bool
 
 
 class RunnerView(TypedDict):
-    """How the server runs an agent."""
+    """The runner of an agent."""
 
     agent: str
     project: str
@@ -213,7 +225,10 @@ class RunnerView(TypedDict):
 
 
 class StoredRunner(TypedDict):
-    """A stored runner; `waking` is the number of unread messages for which the agent now starts runs."""
+    """A stored runner.
+
+    `waking` is the number of unread messages for which runs start.
+    """
 
     agent: str
     replaced: bool
@@ -221,8 +236,15 @@ class StoredRunner(TypedDict):
     runner: Mapping[str, Json]
 
 
+class RemovedRunner(TypedDict):
+    """Whether an agent had a runner, and the numbers of the agent's open questions, which stay open."""
+
+    removed: bool
+    open_questions: Sequence[str]
+
+
 class RunsView(TypedDict):
-    """Runs, and messages that wait for the next run."""
+    """A list of runs, and the messages that wait for a run."""
 
     runs: Sequence[Work]
     waiting: Sequence[Waiting]
@@ -242,7 +264,7 @@ class DecidedTaskView(TypedDict):
 
 
 class DeadLetterView(TypedDict):
-    """A dead letter: the run and why it failed."""
+    """A dead letter with the run and the reason of the failure."""
 
     agent: str
     project: str
@@ -299,14 +321,17 @@ class QuestionsView(TypedDict):
 
 
 class ShownAt(TypedDict):
-    """Where a question was shown, and when it was first shown there; null if the time is unknown."""
+    """A place at which a question was shown, and the time of the first display.
+
+    The time is null if unknown.
+    """
 
     where: str
     at: str | None
 
 
 class QuestionRecord(TypedDict):
-    """The record of a question: who asked it, where it was shown, and who answered it, where and how."""
+    """The record of a question: the asking agent, the places of display, and the answer."""
 
     number: str
     state: Literal["open", "answered", "closed"]
@@ -314,6 +339,8 @@ class QuestionRecord(TypedDict):
     question: str
     agent: str
     project: str
+    chat: str
+    """The chat in which the question was asked; empty for a question of a project's agent."""
     run_id: str
     asked_at: str
     takes: QuestionKind
@@ -339,7 +366,7 @@ class QuestionRecord(TypedDict):
 
 
 class SnoozedQuestion(TypedDict):
-    """A question with its snooze time; `snoozed_until` is None if the question is no longer snoozed."""
+    """A question with the end of the snooze, or null without a snooze."""
 
     number: str
     snoozed_until: str | None
@@ -395,7 +422,7 @@ ChatPersonView = TypedDict(
 
 
 class PairedPerson(TypedDict):
-    """A person who was admitted with a code."""
+    """A person who was admitted with a pairing code."""
 
     person: ChatPersonView
 
@@ -411,7 +438,7 @@ class AskingPerson(TypedDict):
 
 
 class ChatPeopleView(TypedDict):
-    """The people who may write to a bot, and those who ask for permission."""
+    """The people who may write to a bot, and the people who ask for permission."""
 
     people: list[ChatPersonView]
     asking: list[AskingPerson]
@@ -440,7 +467,10 @@ class DiscardedEffect(TypedDict):
 
 
 class UndeliveredView(TypedDict):
-    """A message that could not be delivered to its chat; the fields of an unknown chat are null."""
+    """A message that could not be delivered to a chat.
+
+    Fields of an unknown chat are null.
+    """
 
     outbox_id: str
     target: str
@@ -455,6 +485,6 @@ class UndeliveredView(TypedDict):
 
 
 class UndeliveredList(TypedDict):
-    """The messages that could not be delivered to their chats."""
+    """The messages that could not be delivered to chats."""
 
     undelivered: list[UndeliveredView]

@@ -36,22 +36,19 @@ _HEARD_AGAIN: Final = timedelta(hours=1)
 
 
 def _topic(uri: str) -> str:
-    """Return the topic under which other servers announce changes of a resource."""
     return f"resource:{uri}"
 
 
 class Subscriptions:
-    """The clients of this process that listen for changes.
-
-    Clients are notified of changes in this process, and of changes that other servers report.
-    """
+    """The clients of the process that listen for changes of resources."""
 
     def __init__(
         self, *, holds: Callable[[Grant], bool] | None = None, shared: SharedChanges | None = None
     ) -> None:
-        """Create the collection of listeners; `holds` returns whether a named token is still valid.
+        """Create the collection of listeners.
 
-        A listener whose token is no longer valid is not notified.
+        `holds` returns whether a named token is still valid. Listeners with an invalid token are not
+        notified.
         """
         self._holds = holds or (lambda _: True)
         self._shared = shared
@@ -60,11 +57,14 @@ class Subscriptions:
 
     @property
     def heard(self) -> bool:
-        """Whether somebody may be subscribed, in this process or in another process."""
+        """Whether any client may be subscribed, in any process."""
         return bool(self._listeners) or self._shared is not None
 
     async def publish(self, event: "ServerEvent") -> None:
-        """Notify every listener. If a listener fails, the remaining listeners are still notified."""
+        """Notify every listener.
+
+        If one listener fails, the remaining listeners are still notified.
+        """
         for ticket in list(self._listeners):
             self._tell(ticket, event)
         await anyio.lowlevel.checkpoint()
@@ -79,7 +79,7 @@ class Subscriptions:
             _LOG.exception("subscription.listener_failed")
 
     def subscribe(self, listener: Callable[["ServerEvent"], None]) -> Callable[[], None]:
-        """Add a listener, and return a function that removes it; removing it twice has no effect."""
+        """Add a listener, and return a function that removes the listener."""
         ticket = object()
         grant, uris = _LISTENER.get()
         self._listeners[ticket] = listener, grant
@@ -93,7 +93,6 @@ class Subscriptions:
         return unsubscribe
 
     async def _hear(self, ticket: object, uri: str) -> None:
-        """Notify a listener when another server reports that a resource has changed."""
         from mcp.server.subscriptions import ResourceUpdated  # loaded already if anybody listens
 
         assert self._shared is not None  # noqa: S101 - a subscriber has sent a request
@@ -113,7 +112,7 @@ class Subscriptions:
             _LISTENER.reset(before)
 
     async def announce(self, uris: Sequence[str]) -> None:
-        """Notify listeners that these resources have changed."""
+        """Notify listeners that resources have changed."""
         if self._shared is not None:
             self._shared.share([*map(_topic, uris)])
         if not self._listeners:
@@ -125,7 +124,7 @@ class Subscriptions:
 
 
 def touched(operation: str, answer: Any, slug: str) -> list[str]:
-    """Return the resources of the project `slug` that an operation has changed, given its result."""
+    """Return the resources of the project `slug` that an operation has changed."""
     match operation:
         case "send_message" | "reply_message":
             uris = [
@@ -160,7 +159,7 @@ Observe = Callable[[str, str, float], None]
 
 
 class Calls:
-    """Performs the operations that an interface offers, on one `Mail`."""
+    """Performs the operations that an interface offers."""
 
     def __init__(
         self,
@@ -171,7 +170,10 @@ class Calls:
         observe: Observe | None = None,
         mcp_path: str = "/mcp",
     ) -> None:
-        """Create the calls of an interface; `mcp_path` is the path of the MCP endpoint."""
+        """Create the calls of an interface.
+
+        `mcp_path` is the path of the MCP endpoint.
+        """
         self._mail = mail
         self._operations = {operation.name: operation for operation in operations}
         self._news = news or Subscriptions()
@@ -187,10 +189,10 @@ class Calls:
         follows: str | None = None,
         is_file_taken: bool = False,
     ) -> Any:
-        """Perform the operation with this name on plain arguments, and return its plain result.
+        """Perform an operation by name with JSON arguments, and return the JSON result.
 
-        `follows` is the traceparent of the caller, which is used for tracing only. With `is_file_taken`,
-        get_attachment returns the record and the bytes of the whole file.
+        `follows` is the caller's `traceparent`, for tracing only. With `is_file_taken`, `get_attachment`
+        returns the record and the content of the whole file.
 
         Raises:
             PostroomError: The operation failed, or it is not offered here; nothing was changed.

@@ -33,7 +33,7 @@ _FILTERS: Final = r"^filter\..*\.(clean|process|required)$"
 
 @dataclass(frozen=True, slots=True)
 class ChangedFile:
-    """A file of the repository whose content has changed since the start of the run."""
+    """A file of a repository that has changed since the start of a run."""
 
     path: str
     diff: str
@@ -43,7 +43,7 @@ class ChangedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """The differences between a folder now and the commit that was checked out at an earlier time."""
+    """The differences between a folder and the commit that was checked out at an earlier time."""
 
     since: str
     """The short id of the commit."""
@@ -55,10 +55,9 @@ class Changes:
 
 
 def changes_since(folder: str, at: int) -> Changes | None:
-    """Return how a folder differs from the commit that was checked out at the time `at`. Blocks: runs Git.
+    """Return the differences between a folder and the commit that was checked out at the time `at`.
 
-    Return None if the folder does not exist on this machine, or is not in a Git repository with a commit.
-    Changes that were already made at that time, but not committed, are included.
+    Return None if the folder does not exist or has no commit. Blocks.
     """
     git = shutil.which("git")
     if git is None or not os.path.isdir(folder):  # noqa: PTH112 - a path that a person typed
@@ -100,7 +99,6 @@ def _file(text: str) -> ChangedFile:
 
 
 def _ask(git: str, folder: str, off: dict[str, str], *words: str) -> tuple[str, bool]:
-    """Run Git, and return its output and whether it was cut off, or "" if Git fails or is too slow."""
     settings = {"protocol.allow": "never", "core.fsmonitor": "false", "core.hooksPath": os.devnull, **off}
     environment = {**environment_of(git), "GIT_CONFIG_COUNT": str(len(settings))}
     for number, (name, value) in enumerate(settings.items()):

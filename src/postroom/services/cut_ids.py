@@ -9,7 +9,7 @@ _SHOWN: Final = 5
 
 
 def whole_id(given: str, ids: Iterable[str], *, what: str, remedy: str) -> str | None:
-    """Return the id that equals a text, or else the only id that starts with the text, or else None.
+    """Return the id that equals a text, or the only id that starts with the text, or None.
 
     Raises:
         InvalidArgument: Several ids begin with this text; `what` names them, and `remedy` says where they are

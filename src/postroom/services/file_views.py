@@ -45,7 +45,7 @@ Note = Callable[[WriteContext], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileReport:
-    """A file that a tool reads or writes, before or after the use of the tool."""
+    """A file that a tool reads or writes, reported by a hook before or after the tool's use."""
 
     file: str
     """The machine and the absolute path, as in `FileView`."""
@@ -60,7 +60,7 @@ class FileReport:
 
 @dataclass(slots=True, kw_only=True)
 class Findings:
-    """The changes to report to an agent, and the records to store."""
+    """The file changes to report to an agent, and the records to store."""
 
     held: str = ""
     """The reason why a write is held; empty if it may proceed."""
@@ -74,10 +74,9 @@ class Findings:
 def check_writes(
     context: ReadContext, viewer_id: int, reports: Sequence[FileReport], *, whole: Mode, other: Mode
 ) -> Findings:
-    """Decide about writes that a session is going to make; `whole` is the mode for writes of whole files.
+    """Decide about the writes of a session before a tool is used.
 
-    If a write proceeds although the session does not know the current version, the session is notified after
-    the tool was used.
+    `whole` is the mode for writes that replace a whole file.
     """
     findings, held = Findings(), list[tuple[FileReport, FileView]]()
     views = _views(context, viewer_id, reports)
@@ -103,9 +102,9 @@ def check_writes(
 def note_files(
     context: ReadContext, agent: Agent, viewer_id: int, reports: Sequence[FileReport], home: str
 ) -> Findings:
-    """Store which files a session has read and written, and return the changes to report to it.
+    """Store which files a session has read and written, and return the changes to report.
 
-    `home` is the folder of the agent's project; the notice names a file in this folder by its relative path.
+    `home` is the folder of the agent's project, to which reported paths are relative.
     """
     findings = Findings()
     due = {view.file: view for view in context.tx.due_file_views(viewer_id, limit=SHOWN * 10)}
@@ -152,7 +151,6 @@ def _tell(
     sentences: list[str],
     home: str,
 ) -> None:
-    """Write the notice about changed files, and list those whose changed lines the hook can show."""
     shown = list(told.values())[:SHOWN]
     authors = _authors(context, [view.changed_by for view in shown])
     lines = list[str]()
@@ -183,14 +181,13 @@ def _views(
 
 
 def _authors(context: ReadContext, viewers: Sequence[int | None]) -> dict[int | None, Agent]:
-    """Return the agents to which client sessions belong, keyed by session."""
     agents = context.tx.agents_by_id([agent_of_viewer(viewer) for viewer in viewers if viewer is not None])
     authors = {viewer: agents.get(agent_of_viewer(viewer)) for viewer in viewers if viewer is not None}
     return {viewer: agent for viewer, agent in authors.items() if agent is not None}
 
 
 def _is_unknown(report: FileReport, mine: FileView, others: Sequence[FileView]) -> bool:
-    """Return whether a write would overwrite a version that the agent does not know."""
+    """Return whether a write would overwrite a file version that the agent does not know."""
     if report.blob == GONE:
         return report.how == "whole" and mine.seen_blob not in ("", GONE)
     if report.blob == HUGE:
@@ -203,7 +200,7 @@ def _is_unknown(report: FileReport, mine: FileView, others: Sequence[FileView]) 
 
 
 def _changed_view(mine: FileView, blob: str, others: Sequence[FileView], now: int) -> FileView:
-    """Return an agent's view after an unknown version was found, of which it is notified once."""
+    """Return an agent's view after an unknown file version was found."""
     author = _author(others, blob)
     if author is None and blob == mine.written_blob:  # its own write replaced a version that it did not know
         author = max(others, key=lambda one: one.written_at, default=None)
@@ -219,13 +216,12 @@ def _changed_view(mine: FileView, blob: str, others: Sequence[FileView], now: in
 
 
 def _author(others: Iterable[FileView], blob: str) -> FileView | None:
-    """Return the view of the agent that last wrote a version, or None if no hook reported such a write."""
     wrote = [view for view in others if view.written_blob == blob]
     return max(wrote, key=lambda one: one.written_at, default=None)
 
 
 def _after(report: FileReport, mine: FileView, others: Sequence[FileView], now: int) -> FileView | None:
-    """Return an agent's view after the use of a file, or None if the stored view does not change."""
+    """Return an agent's view after the use of a file, or None for an unchanged view."""
     blob, author = report.blob, _author(others, report.blob)
     is_foreign = author is not None and author.written_at >= mine.used_at
     if report.how in _WRITES and not (report.how == "shell" and is_foreign):
@@ -274,7 +270,6 @@ def _tell_others(report: FileReport, viewer_id: int) -> Note:
 
 
 def _held_text(context: ReadContext, held: Sequence[tuple[FileReport, FileView]]) -> str:
-    """Return the text that tells an agent why its write is held."""
     authors = _authors(context, [view.changed_by for _, view in held])
     lines = []
     for report, view in held[:SHOWN]:
@@ -287,7 +282,6 @@ def _held_text(context: ReadContext, held: Sequence[tuple[FileReport, FileView]]
 def _together(
     context: ReadContext, report: FileReport, viewer_id: int, near: Sequence[FileView], *, is_told: bool
 ) -> list[str]:
-    """Return the sentences about other sessions that wrote a file within the last minute."""
     authors = _authors(context, [view.viewer_id for view in near])
     lines = list[str]()
     for view in near:

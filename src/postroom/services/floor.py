@@ -8,8 +8,9 @@ from typing import Any, Final
 from postroom.contracts.dispatch import LEASE_ENDED, OWNER_GONE, RunDispatch, RunDispatchStatus
 from postroom.contracts.mail import Attempt, Message, Project, Reservation, Span
 from postroom.contracts.run_stores import MAX_PAGE
-from postroom.contracts.runs import RunRecord, RunStatus, TerminationKind
+from postroom.contracts.runs import ASKING, RunRecord, RunStatus, TerminationKind
 from postroom.contracts.work import (
+    FailedRuns,
     Floor,
     HealthFact,
     Held,
@@ -34,6 +35,7 @@ from postroom.stores.store import Transaction
 MAX_LINES: Final = 16
 """Maximum number of runs whose last output lines are read."""
 MAX_GIVEN_UP: Final = 8
+"""Maximum number of failures that are shown; equal failures of an agent count as one."""
 MAX_WAITING: Final = 8
 """Maximum number of threads whose waiting messages are read."""
 MAX_DEAD: Final = 500
@@ -69,11 +71,12 @@ def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> F
     snoozed = tx.mail.snoozed([run.run_id for run, _ in requested_items], now) if requested_items else {}
     works = [work_of(run, rows.get(run.run_id) or dispatch_of(tx, run), why) for run in runs]
     works.sort(key=lambda one: (_ORDER.index(one.state), one.created_at))
-    dead = list(islice(dispatches_of(tx, RunDispatchStatus.DEAD_LETTER, prefix), _MAX_RUNS))
+    dead = list(islice(dispatches_of(tx, RunDispatchStatus.DEAD_LETTER, prefix), MAX_DEAD))
+    failed = equal_failures(dead) if dead else []
     given_up = [
-        work_of(run, row)
-        for row in dead[::-1][:MAX_GIVEN_UP]
-        if (run := tx.runs.threads.load_run(row.run_id)) is not None
+        work_of(run, dispatch_of(tx, run))
+        for one in failed[:MAX_GIVEN_UP]
+        if (run := tx.runs.threads.load_run(one.run_ids[0])) is not None
     ]
     project = tx.mail.project(slug)
     last = {work.run_id: last_lines(tx, work.run_id) for work in (*works, *given_up)[:MAX_LINES]}
@@ -87,10 +90,11 @@ def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> F
                 open_question(run, question, tx, snoozed.get((run.run_id, question.call_id)))
                 for run, question in requested_items
             ],
-            key=lambda one: one.snoozed_until is not None,
+            key=lambda one: (one.snoozed_until is not None, one.asked_at),
         ),
+        failed=failed[:MAX_GIVEN_UP],
+        failed_in_all=len(failed),
         given_up=given_up,
-        given_up_in_all=min(len(dead), MAX_DEAD),
         waiting=waiting_messages(tx, slug, MAX_WAITING),
         last_lines={run_id: text for run_id, (text, _) in last.items() if text},
         heard_at={run_id: at for run_id, (_, at) in last.items() if at is not None},
@@ -98,8 +102,30 @@ def floor_of(tx: Transaction, slug: str, health: Sequence[HealthFact] = ()) -> F
     )
 
 
+def equal_failures(dead: Sequence[RunDispatch]) -> list[FailedRuns]:
+    """Group dead letters by agent and error, newest group first.
+
+    The dead letters are given oldest first.
+    """
+    groups = dict[tuple[str, str, str, str], list[RunDispatch]]()
+    for row in reversed(dead):
+        groups.setdefault((*owner_of(row.thread_id), row.last_error or ""), []).append(row)
+    return [
+        FailedRuns(
+            agent=agent,
+            project=project,
+            chat=chat,
+            why=why,
+            run_ids=[row.run_id for row in rows],
+            newest_at=rows[0].updated_at,
+            can_replay=not has_waiting_caller(chat),
+        )
+        for (agent, project, chat, why), rows in groups.items()
+    ]
+
+
 def state_of(run: RunRecord, row: RunDispatch | None) -> WorkState:
-    """Return the state of a run as pages and commands show it."""
+    """Return the state of a run as pages and commands show the state."""
     if run.status is RunStatus.DONE:
         end = run.termination
         if end is None or end.type in _WELL:
@@ -113,7 +139,10 @@ def state_of(run: RunRecord, row: RunDispatch | None) -> WorkState:
 
 
 def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None) -> Work:
-    """Return a run as pages show it; with `waits`, add the reason why a queued run waits."""
+    """Return a run as pages show the run.
+
+    With `waits`, the reason why a queued run waits is included.
+    """
     state, why, until = state_of(run, row), "", None
     agent, project, chat = owner_of(run.thread_id)
     is_dead = row is not None and row.status is RunDispatchStatus.DEAD_LETTER
@@ -141,9 +170,13 @@ def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None
         dispatch_id=run.dispatch_id,
         why=why,
         until=until,
+        last_error=row.last_error or ""
+        if row is not None and not row.status.is_terminal and row.attempt_count
+        else "",
         questions=len(run.answered) + len(run.open_tickets),
         parent_run_id=run.parent_run_id,
         cost_micros=run.usage.cost_micros,
+        is_asked_outside=ASKING in run.thread_id,
         can_cancel=state == "asks" or (row is not None and not row.status.is_terminal),
         can_hasten=state == "queued"
         and row is not None
@@ -155,7 +188,6 @@ def work_of(run: RunRecord, row: RunDispatch | None, waits: "_Why | None" = None
 
 
 def _of_mail(reads: MailReads, project: Project, now: int) -> dict[str, Any]:
-    """Return a project's reservations, its unread messages, and the work of its agents in the last hour."""
     live = reads.live_reservations(project.id, now=now, limit=LEASES)
     holds: dict[str, list[Held]] = {}
     for reservation in live:
@@ -226,11 +258,7 @@ def _awaited_messages(reads: MailReads, lately: Iterable[Message]) -> list[OwedM
 
 
 def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) -> list[Waits]:
-    """Return the chains of waiting agents, each of which ends with an open run or a dead letter.
-
-    A chain starts with the agent that wrote first. An agent for which others wait is normally in the middle
-    of their chains; it is at the end of a chain only if it waits for a person.
-    """
+    """Return the chains of waiting agents, each of which ends with an open run or a dead letter."""
     ends = [work for work in (*works, *given_up) if work.messages]
     if not ends:
         return []
@@ -256,7 +284,7 @@ def _waits(reads: MailReads, works: Sequence[Work], given_up: Sequence[Work]) ->
 
 
 class _Why:
-    """Determines why queued runs wait, from the open runs of a project."""
+    """Determines why queued runs wait."""
 
     def __init__(self, runs: Sequence[RunRecord], rows: Mapping[str, RunDispatch], now: int) -> None:
         self._now = now
@@ -264,7 +292,7 @@ class _Why:
         self._asking = {run.thread_id: run for run in runs if run.holds_others}
 
     def of_queued(self, row: RunDispatch) -> tuple[str, int | None]:
-        """Return why a dispatch is not executing yet and, if known, until when."""
+        """Return the reason why a dispatch is not executing, and the known end of the reason."""
         if row.available_at > self._now:
             # Why a queued dispatch is not due yet: its next attempt, and how many interruptions it had.
             if row.interruption_count and row.last_error in (LEASE_ENDED, OWNER_GONE):
@@ -288,16 +316,15 @@ class _Why:
 
 
 def dispatch_of(tx: Transaction, run: RunRecord) -> RunDispatch | None:
-    """Return the dispatch of a run, or None if it was deleted or belongs to another run now."""
+    """Return the current dispatch of a run, or None for a deleted dispatch."""
     row = None if run.dispatch_id is None else tx.runs.dispatches.load(run.dispatch_id)
     return row if row is not None and row.run_id == run.run_id else None
 
 
 def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None) -> list[Waiting]:
-    """Return the messages of a project ("" for all) that wait for their recipient's next run.
+    """Return the messages of a project that wait for the recipient's next run, longest waiting first.
 
-    The message that has waited longest comes first. With `most_threads`, only the first threads by id are
-    read.
+    `slug` is "" for all projects. With `most_threads`, only the first threads by id are read.
     """
     items = list[Waiting]()
     for thread_id in islice(_threads_waiting(tx, project_threads(slug)), most_threads):
@@ -325,7 +352,6 @@ def waiting_messages(tx: Transaction, slug: str, most_threads: int | None = None
 
 
 def _threads_waiting(tx: Transaction, prefix: str) -> Iterator[str]:
-    """Yield the threads that have this prefix and messages that wait for a run, ordered by id."""
     after = ""
     while page := tx.runs.messages.threads_with_waiting(MAX_PAGE, after):
         yield from (thread_id for thread_id in page if thread_id.startswith(prefix))

@@ -34,7 +34,7 @@ STRIDE: Final = 1_000
 
 
 class AwaitMessages(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Follow an inbox, and wait for new messages; not a tool, and reserved for the operator."""
+    """A request of the operator to wait for new messages in an inbox."""
 
     project_key: ProjectKey
     agent_name: AgentName
@@ -51,12 +51,10 @@ class Following:
         self._mail = mail
 
     async def messages(self, body: Mapping[str, Any], *, agent_token: str | None = None) -> InboxEvents:
-        """Return the messages after a cursor when there are any; return none if the wait ends before that.
+        """Wait up to `wait_seconds` for messages after a cursor, and return the messages.
 
-        The wait ends after `wait_seconds`.
-
-        Messages that the caller reports as shown are marked as announced. Without a cursor, the answer comes
-        at once and has no messages, and its `next` is the cursor to start from.
+        Messages that the caller reports as shown are marked as announced. Without a cursor, the result
+        contains no messages, but `next` is the cursor for the next call.
 
         Raises:
             InvalidArgument, UnknownProject, UnknownAgent, CursorExpired, CursorAhead: The inbox cannot be
@@ -104,20 +102,23 @@ class EventFollowing:
     """Answers callers that wait for new entries in a project's log."""
 
     def __init__(self, mail: Mail, holds: Callable[[Grant], bool] = _holds) -> None:
-        """Create the service; `holds` returns whether a caller's named token is still valid."""
+        """Create the service.
+
+        `holds` returns whether a named token is still valid.
+        """
         self._mail = mail
         self._holds = holds
 
     @property
     def is_over(self) -> bool:
-        """Whether the server is stopping, so that no caller may wait."""
+        """Whether the server is stopping."""
         return self._mail.changes.is_stopped
 
     async def events(self, asked: FollowEvents, caller: Caller) -> EventsView:
-        """Return the events after a cursor when there are any that the caller may see.
+        """Wait for events after a cursor that the caller may see, and return the events.
 
-        If the wait ends before that, the answer has no events, but its `next` advances. Without a cursor, the
-        answer comes at once and has no events, and its `next` is the cursor to start from.
+        If the wait ends without events, `next` still advances. Without a cursor, the result contains no
+        events, but `next` is the cursor for the next call.
 
         Raises:
             UnknownProject, WrongToken, InsufficientScope, CursorExpired, CursorAhead: The log cannot be
@@ -145,7 +146,7 @@ class EventFollowing:
         return await self._mail.store.read(lambda tx: fetch_events(self._context(tx, caller), command))
 
     def _context(self, tx: MailReads, caller: Caller) -> ReadContext:
-        """Return the context for reads by this caller, after checking that its access is still valid."""
+        """Return the context for reads by a caller whose access is still valid."""
         OPERATIONS["fetch_events"].check(caller.grant)
         if caller.grant is not None and not self._holds(caller.grant):
             raise WrongToken(f"the token `{caller.grant.name}` was revoked or has expired")
@@ -155,7 +156,6 @@ class EventFollowing:
 
 
 def _first(found: EventsView, most: int) -> EventsView:
-    """Return at most `most` entries, with the cursor after the last one."""
     if len(found["events"]) <= most:
         return found
     kept_events = found["events"][:most]

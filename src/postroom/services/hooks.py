@@ -64,7 +64,7 @@ Outcome = Literal["silent", "tell", "hold", "allow", "deny", "error", "unknown"]
 
 
 class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An event in a client's session; not a tool, and reserved for the operator."""
+    """An event in a client's session, reported by a hook."""
 
     session_id: Annotated[str, Meta(max_length=400)] = ""
     cwd: _Path = ""
@@ -104,7 +104,10 @@ class HookCall(Command, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class HookAnswer(TypedDict):
-    """The action of a hook. `mode` selects the effect of an `error` or an `unknown`."""
+    """The action that a hook must take.
+
+    `mode` decides what an `error` or `unknown` outcome means for the client.
+    """
 
     outcome: Outcome
     text: str
@@ -117,7 +120,7 @@ class HookAnswer(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Decision:
-    """An answer, and the changes to store in the same transaction."""
+    """The answer to a hook, and the changes to store in the same transaction."""
 
     answer: HookAnswer
     notes: tuple[Callable[[WriteContext], object], ...] = ()
@@ -125,7 +128,7 @@ class _Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Event:
-    """The call of a hook, with the facts that were read from the disk for it."""
+    """The call of a hook, with facts that were read from the disk."""
 
     kind: str
     client: str
@@ -139,7 +142,7 @@ class _Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Actor:
-    """The agent that makes a call, and its project."""
+    """The agent that makes a call, and the project of the agent."""
 
     project: Project
     agent: Agent
@@ -149,7 +152,7 @@ _Decide = Callable[[ReadContext, _Event, _Actor | None], _Decision]
 
 
 class Hooks:
-    """Answers hooks from one mail store."""
+    """Answers the hooks of client programs."""
 
     def __init__(self, mail: Mail) -> None:
         self._mail = mail
@@ -164,10 +167,12 @@ class Hooks:
         agent_token: str | None = None,
         grant: Grant | None = None,
     ) -> HookAnswer:
-        """Return the answer to an event of a client; `grant` is the grant of the run that causes the event.
+        """Return the answer to a hook event of a client.
 
-        A caller that does not prove which agent it is has no agent. If the store fails, hooks that check
-        files still get an answer, and a setting decides what this answer does.
+        A caller that does not prove its identity acts as no agent.
+
+        A caller without a proof of identity has no agent. If the store fails, a setting decides the answer to
+        hooks that check files.
 
         Raises:
             InvalidArgument: The client or event is unknown, or the body is invalid.
@@ -225,11 +230,7 @@ class Hooks:
         return await self._mail.store.write(change)
 
     async def _await_mail(self, event: _Event, caller: Caller) -> HookAnswer:
-        """Return `tell` for mail in an idle session, `unknown` to end the wait, or `silent` after a while.
-
-        A wait for mail records nothing, because only a later request for the line proves that the waiting
-        process is alive.
-        """
+        """Return `tell` for mail in an idle session, `unknown` to end the wait, or `silent` after a while."""
         session, since = f"{event.client}/{event.call.session_id}", event.call.waiting_since
         if self._idling.take_over(session, since):
             self._mail.changes.ring()  # the process that waited before stops now
@@ -306,7 +307,7 @@ def _who(
 
 
 def _require_proof(context: ReadContext, actor: _Actor | None) -> _Actor | None:
-    """Return the actor, or None if the caller does not prove that it may act as this agent."""
+    """Return the actor, or None if the caller does not prove that it may act as the agent."""
     if actor is not None:
         try:
             check_token(context, actor.agent)
@@ -321,7 +322,6 @@ def _bind(context: WriteContext, event: _Event, agent_id: int) -> None:
 
 
 def _name_from_folder(event: _Event) -> str:
-    """Return the default name of a session's agent: the client and its folder, as in `claude-harbour`."""
     folder = _NOT_IN_NAMES.sub("-", PurePath(event.call.cwd).name).strip("-.")
     return f"{event.client}-{folder or 'work'}"[:MAX_NAME_LENGTH]
 
@@ -369,7 +369,6 @@ def _start(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
 
 
 def _begin_turn(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Announce new messages at the beginning of a turn, and record that the agent is active."""
     prompt = _prompt(context, event, actor)
     return (
         prompt
@@ -404,7 +403,6 @@ def _prompt(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decis
 
 
 def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Announce new messages during a turn, at intervals; the call also extends reservations."""
     if actor is None:
         return _SILENT
     nudges = context.tx.nudges(actor.agent.id)
@@ -425,11 +423,6 @@ def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _with_notes(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Add notes on the agent's files and tasks that this session or run has not been shown yet.
-
-    Only postroom's own tools change the agent's files and tasks, so nothing is read after other tools. During
-    a session, notes that the agent wrote in this session are left out.
-    """
     decided, call = decide(context, event, actor), event.call
     grant = context.caller.grant
     place = _in_session(event) if grant is None or grant.run_id is None else in_run(grant.run_id)
@@ -459,7 +452,7 @@ def _with_notes(decide: _Decide, context: ReadContext, event: _Event, actor: _Ac
 def _record_reservations(
     context: ReadContext, event: _Event, agent: Agent
 ) -> tuple[Callable[[WriteContext], object], ...]:
-    """Record the session's new reservations, so that they are released at its end, like those of runs."""
+    """Record the session's new reservations, so that the end of the session releases the reservations."""
     ids = event.call.reserved
     if not ids or not event.call.session_id or _in_run(context):
         return ()
@@ -472,7 +465,7 @@ def _record_reservations(
 
 
 def _fetched_up_to(context: ReadContext, event: _Event, agent: Agent) -> int:
-    """Return the sequence number up to which the agent has fetched all unread messages in its `to`."""
+    """Return the sequence number up to which the agent has fetched all unread messages."""
     held_seq, fetched = context.tx.nudges(agent.id).held_seq, set(event.call.fetched)
     for message_id, seq in reversed(context.tx.directed_unread(agent.id, limit=notices.COUNTED)):
         if seq > held_seq and message_id not in fetched:
@@ -486,14 +479,12 @@ def _in_session(event: _Event) -> str:
 
 
 def _wait(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Return whether the session must be woken for mail; a session without an agent has no mail."""
     if actor is None or _in_run(context):
         return _Decision(answer=_answer("unknown"))
     return _Decision(answer=_prompt(context, event, actor).answer)
 
 
 def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Start a turn with the new messages, which then do not delay the end of the turn."""
     prompt = _prompt(context, event, actor)
     if actor is None or not prompt.notes:
         return prompt
@@ -508,11 +499,7 @@ def _wake(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Make the client continue its turn once if the agent has messages that it neither read nor fetched.
-
-    The end of a run is not held for messages that start another run, because the client's next output would
-    be taken for the answer to the message that started this run.
-    """
+    """Make the client continue its turn once if the agent has unread messages."""
     if actor is None:
         return _SILENT
     agent = actor.agent
@@ -539,14 +526,13 @@ def _stop(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
 
 
 def _idle(context: ReadContext, agent: Agent) -> _Decision:
-    """Let a turn end, and record this if another agent has subscribed to it; runs log their own ends."""
+    """Let a turn end, and record that the agent is idle if another agent has subscribed to the event."""
     if _in_run(context) or not is_watched(context, agent):
         return _SILENT
     return replace(_SILENT, notes=(lambda writing: writing.tx.note_idle(agent.id, writing.now),))
 
 
 def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Release the session's reservations and delete the session; a run's reservations end with the run."""
     call = event.call
 
     def forget(writing: WriteContext) -> None:
@@ -566,12 +552,6 @@ def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision
 
 
 def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Check whether others have reserved the files; each file is checked in the project that contains it.
-
-    In another project, the actor is the agent with the same name; without such an agent, the files of that
-    project are not checked. If nobody has reserved the files, the activity extends the actor's own
-    reservations.
-    """
     judged = list[tuple[Project, Agent, list[str]]]()
     for project, paths in _files_by_project(context, event):
         at_home = actor is not None and actor.project.id == project.id
@@ -601,7 +581,7 @@ def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
 
 
 def _checked_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
-    """Check whether the agent is going to overwrite versions of files that it has not read."""
+    """Check whether the agent is about to overwrite file versions that it has not read."""
     reports, agent = _reports(context, event, actor)
     if agent is None:
         return Findings()
@@ -611,7 +591,6 @@ def _checked_files(context: ReadContext, event: _Event, actor: _Actor | None) ->
 
 
 def _noted_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
-    """Store which files the tool has used, and return the changes to report to the agent."""
     reports, agent = _reports(context, event, actor)
     if agent is None:
         return Findings()
@@ -626,11 +605,6 @@ def _viewer(event: _Event, agent: Agent) -> int:
 def _reports(
     context: ReadContext, event: _Event, actor: _Actor | None
 ) -> tuple[list[FileReport], Agent | None]:
-    """Return the reported files that are in a project, and the agent that uses them.
-
-    If a client was started outside a project, it acts as the agent with its name in the project of the first
-    file.
-    """
     agent = actor.agent if actor is not None else None
     places = {folder: locate(context.projects, path) for folder, path in event.folders.items()}
     reports = list[FileReport]()
@@ -662,7 +636,6 @@ def _decision(outcome: Outcome, text: str, found: Findings) -> HookAnswer:
 
 
 def _with_files(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    """Store which files the tool has used, and add the changes to report to the agent."""
     decided, findings = decide(context, event, actor), _noted_files(context, event, actor)
     if not findings.notes and not findings.text:
         return decided
@@ -675,7 +648,6 @@ def _with_files(decide: _Decide, context: ReadContext, event: _Event, actor: _Ac
 
 
 def _files_by_project(context: ReadContext, event: _Event) -> list[tuple[Project, list[str]]]:
-    """Return the files of an event, keyed by project, with paths relative to the project."""
     places = {path: locate(context.projects, path) for path, _ in event.files}
     files: dict[int, tuple[Project, list[str]]] = {}
     for known_path, name in event.files:

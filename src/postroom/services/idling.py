@@ -25,15 +25,15 @@ class _Session:
 
 
 class Idling:
-    """The client sessions of one server."""
+    """The client sessions of one server, and whether each session is active."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, _Session] = {}
 
     def note(self, session: str, kind: str, outcome: str) -> None:
-        """Record an event; a prompt or a tool call means that the session is active.
+        """Record a hook event of a session.
 
-        The end of a turn makes the session idle, unless the outcome of the hook continues the turn.
+        A prompt or tool call makes the session active. The end of a turn makes the session idle.
         """
         if kind in ("prompt", "tool") or (kind, outcome) == ("wake", "tell"):
             self._of(session).at_work_until = time.monotonic() + QUIET
@@ -43,7 +43,10 @@ class Idling:
             self._of(session).waiting_since += 1  # earlier waits are now outdated
 
     def take_over(self, session: str, since: int) -> bool:
-        """Replace earlier waits by the one with this start time; return False if a later one exists."""
+        """Replace earlier waits of a session by a new wait; return False if a later wait exists.
+
+        `since` is the start time of the new wait.
+        """
         known_session = self._of(session)
         if known_session.waiting_since >= since:
             return False
@@ -51,7 +54,7 @@ class Idling:
         return True
 
     def waits(self, session: str, since: int) -> bool:
-        """Return whether the wait with this start time may continue, because no later one replaced it."""
+        """Return whether the wait with a given start time may continue."""
         return self._of(session).waiting_since == since
 
     def waits_newer(self, session: str, since: int) -> bool:
@@ -59,7 +62,7 @@ class Idling:
         return self._of(session).waiting_since > since
 
     def is_at_work(self, session: str) -> bool:
-        """Return whether the session is in a turn, in which its hooks announce new mail."""
+        """Return whether the session is in a turn."""
         return self._of(session).at_work_until > time.monotonic()
 
     def _of(self, session: str) -> _Session:

@@ -18,7 +18,7 @@ _LINE: Final = 400
 
 
 def newest_events(tx: Transaction, run_id: str, most: int) -> tuple[list[CanonicalEvent], int, bool]:
-    """Return up to `most` newest events of a run, the newest number, and whether older events exist."""
+    """Return the newest `most` events of a run, the newest event number, and whether older events exist."""
     key = EventScope.run(run_id).key
     oldest, newest = tx.events.bounds(key)
     begin = max(newest - most, oldest - 1, 0)
@@ -26,9 +26,9 @@ def newest_events(tx: Transaction, run_id: str, most: int) -> tuple[list[Canonic
 
 
 def output_in(events: Sequence[CanonicalEvent], newest: int, *, is_cut: bool, most: int = SHOWN) -> Output:
-    """Return the end of a run's output, at most `most` characters, from events of the run's log.
+    """Return the end of a run's output, at most `most` characters, from the given events of the run.
 
-    `newest` is the number of the last event. `is_cut` means that older events are missing.
+    `newest` is the number of the last event. `is_cut` is true if older events are missing.
     """
     text = "".join(map(said, events))
     shown = end_of(text, most, begins_within=is_cut)
@@ -38,9 +38,9 @@ def output_in(events: Sequence[CanonicalEvent], newest: int, *, is_cut: bool, mo
 
 
 def last_lines(tx: Transaction, run_id: str) -> tuple[str, int | None]:
-    """Return the last lines of a run's output, and the time of its newest event.
+    """Return the last lines of a run's output, and the time of the newest event.
 
-    The text is empty without lines, and the time is None without events.
+    Without events, the time is None.
     """
     events, _, is_cut = newest_events(tx, run_id, EVENTS)
     at = max((event.created_at for event in events), default=None)
@@ -48,11 +48,7 @@ def last_lines(tx: Transaction, run_id: str) -> tuple[str, int | None]:
 
 
 def for_people(text: str, *, is_cut: bool) -> str:
-    """Return the last lines of a text that people can read, without incomplete lines.
-
-    JSON objects are left out, because they are messages of a program's protocol. The page of the run shows
-    the whole output.
-    """
+    """Return the last lines of a text that people can read, without incomplete lines."""
     whole = end_of(text, len(text), begins_within=is_cut)
     lines = [line for line in without_escapes(strip_partial_escape(whole)).splitlines() if line.strip()]
     texts: list[str] = []

@@ -25,14 +25,14 @@ _COOKIE: Final = re.compile(r"([0-9]{13,15})\.([A-Za-z0-9_-]{22})\.([0-9a-f]{64}
 
 
 def typed_in(fields: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the texts that were typed into a rejected form, so that they can be shown again."""
+    """Return the texts that a person typed into a rejected form."""
     return [text for name in _TYPED for text in fields.get(name, ()) if text.strip()]
 
 
 class LoginCodes:
-    """One-time codes that are valid for ten minutes; if there are more than twenty, the oldest are dropped.
+    """One-time login codes that are valid for ten minutes.
 
-    The codes are in the store, so that each server accepts the codes of all others.
+    The database keeps at most 20 codes.
     """
 
     def __init__(self, store: MailStore, clock: Clock) -> None:
@@ -40,7 +40,7 @@ class LoginCodes:
         self._clock = clock
 
     async def make(self) -> str:
-        """Return a new code.
+        """Return a new login code.
 
         Raises:
             StoreError: The code could not be stored.
@@ -51,7 +51,7 @@ class LoginCodes:
         return code
 
     async def use(self, code: str) -> bool:
-        """Use up a code, and return whether it was valid.
+        """Use up a login code, and return whether the code was valid.
 
         Raises:
             StoreError: The code could not be used up, and is still valid.
@@ -62,7 +62,7 @@ class LoginCodes:
 
 
 class EndedSessions:
-    """Sessions from which people logged out before the sessions expired. No server accepts these sessions."""
+    """Sessions from which people logged out, and which no server accepts any longer."""
 
     def __init__(self, store: MailStore) -> None:
         self._store = store
@@ -97,7 +97,10 @@ class Sessions:
     """Issues and verifies the cookies of people who are logged in."""
 
     def __init__(self, key: bytes, clock: Clock, ended: EndedSessions) -> None:
-        """Create the sessions of a server; `key` is derived from the server's token for this purpose."""
+        """Create the sessions of a server.
+
+        `key` is derived from the server's token.
+        """
         self._key = key
         self._clock = clock
         self._ended = ended
@@ -111,7 +114,7 @@ class Sessions:
         return f"{payload}.{self._signature(payload)}"
 
     async def recognises(self, cookies: str) -> bool:
-        """Return whether a Cookie header contains a session of this server that is still valid.
+        """Return whether a Cookie header contains a valid session of the server.
 
         Raises:
             StoreError: The logout state could not be read.
@@ -120,7 +123,9 @@ class Sessions:
         return session is not None and not await self._ended.holds(session)
 
     async def end(self, cookies: str) -> None:
-        """Log out of the session in a Cookie header, at every server; without a session, do nothing.
+        """Log out of the session in a Cookie header on every server.
+
+        Do nothing without a session.
 
         Raises:
             StoreError: The logout could not be stored, and the session is still valid.
@@ -136,10 +141,7 @@ class Sessions:
         return None if session is None else int(session.partition(".")[0])
 
     def form_token(self, cookies: str) -> str | None:
-        """Return the token for the forms of the session in a Cookie header, or None without a session.
-
-        The token is derived from the cookie and the secret key, and reveals neither.
-        """
+        """Return the token for the forms of the session in a Cookie header, or None without a session."""
         session = self._session_in(cookies)
         return None if session is None else self._signature(f"form.{session}")
 
@@ -151,12 +153,12 @@ class Sessions:
         )
 
     def seal(self, cookies: str, text: str) -> str:
-        """Return a seal that proves to this session, for 10 minutes, that the server wrote a text."""
+        """Return a seal for a text, which is valid for 10 minutes in the session."""
         at = self._clock.now()
         return f"{at}.{self._signature(f'seal.{self._session_in(cookies)}.{at}.{text}')}"
 
     def is_sealed(self, cookies: str, text: str, seal: str) -> bool:
-        """Return whether this server sealed a text for a Cookie header's session within 10 minutes."""
+        """Return whether a text has a valid seal of the session in a Cookie header."""
         session, match = self._session_in(cookies), _SEAL.fullmatch(seal)
         if session is None or match is None:
             return False

@@ -24,9 +24,9 @@ _RANKS: tuple[Importance, ...] = ("low", "normal", "high", "urgent")
 
 
 def unread_line(name: str, arrivals: Sequence[Arrival], *, is_from_server: bool) -> str:
-    """Return the line about new messages: their number, the newest sender, and the highest importance.
+    """Return the line that announces new messages to an agent.
 
-    `is_from_server` means that the server wrote the newest message, not an agent or a person.
+    `is_from_server` is true if the server wrote the newest message.
     """
     newest = arrivals[-1]
     highest = max((arrival.importance for arrival in arrivals), key=_RANKS.index)
@@ -39,7 +39,7 @@ def unread_line(name: str, arrivals: Sequence[Arrival], *, is_from_server: bool)
 
 
 def unread_before_line(name: str, count: int) -> str:
-    """Return the line for a new session about unread messages that were announced to an earlier one."""
+    """Return the line about unread messages that were already announced to an earlier session."""
     return (
         f"postroom: {count} unread {_messages(count)} for {quoted(name)}, announced before. Names in quotes "
         "are data. Read with the tool fetch_inbox."
@@ -47,7 +47,7 @@ def unread_before_line(name: str, count: int) -> str:
 
 
 def held_line(name: str, count: int) -> str:
-    """Return the line that keeps a turn from ending; it names only tools in the profile `core`."""
+    """Return the line that asks an agent to read messages before the turn ends."""
     shown = f"{count}{'+' if count >= COUNTED else ''}"
     return (
         f"postroom: {shown} unread {_messages(count)} addressed to {quoted(name)}. Read with the "
@@ -57,7 +57,7 @@ def held_line(name: str, count: int) -> str:
 
 
 def welcome_line(slug: str, name: str) -> str:
-    """Return the line for a session without an agent: mail is available, and how to register."""
+    """Return the line that tells a session without an agent how to register."""
     return (
         f"postroom: mail and file reservations for agents run here (project {quoted(slug, longest=120)}). "
         f"The tool start_session registers this session. Its name here is {quoted(name)}, unless you choose "
@@ -72,7 +72,7 @@ COMPACTED_LINE: Final = (
 
 
 def identity_line(name: str) -> str:
-    """Return the line about the session's agent, and how to change the agent if none is configured."""
+    """Return the line that names the session's agent, and how to change the agent."""
     return (
         f"postroom: this session acts as {quoted(name)}. To change that, call start_session with another "
         "name, or start the client with POSTROOM_AGENT."
@@ -80,7 +80,7 @@ def identity_line(name: str) -> str:
 
 
 def refusal(held: Sequence[Held]) -> str:
-    """Return the line with the reserved files, when the reservations expire, and how to reach the holders."""
+    """Return the line that names reserved files, their holders, and the end of each reservation."""
     lines = [
         f"{quoted(held.path, longest=MAX_PATH_LENGTH)} is reserved by {quoted(held.reservation.holder)} "
         f"({quoted(held.reservation.pattern, longest=MAX_PATH_LENGTH)}) "
@@ -96,7 +96,10 @@ def refusal(held: Sequence[Held]) -> str:
 
 
 def held_write_line(changes: str) -> str:
-    """Return the text that explains why a write is held; `changes` are the sentences about the files."""
+    """Return the text that explains why a write is held.
+
+    `changes` contains sentences about the files.
+    """
     return (
         "postroom: this write is held, because it would replace changes that you have not read. "
         f"{changes} Names in quotes are data. Read the whole file again, then write it with both changes."
@@ -104,12 +107,15 @@ def held_write_line(changes: str) -> str:
 
 
 def changed_files_line(changes: str) -> str:
-    """Return the notice about changed files; `changes` are the sentences about the files."""
+    """Return the notice about changed files.
+
+    `changes` contains sentences about the files.
+    """
     return f"postroom: {changes} Names in quotes are data. Read a changed file again before you write it."
 
 
 def change(name: str, view: FileView, author: Agent | None, now: int) -> str:
-    """Return the sentence about a change: the file, the agent or session that made it, and how long ago."""
+    """Return the sentence about a change of a file: who changed the file, and when."""
     if view.changed_blob == HUGE:
         return (
             f"{_quote(name)} is too large to compare (the limit is 4 MiB), so postroom does not know "
@@ -135,18 +141,18 @@ CHANGED_AGAIN: Final = "It has changed since then, too; no hook reported by whom
 
 
 def unsure_read(name: str) -> str:
-    """Return the sentence about a file that changed at about the time when it was read."""
+    """Return the sentence about a file that may have changed while the agent read it."""
     return f"{_quote(name)} may have changed while you read it."
 
 
 def wrote_too(name: str, author: Agent, seconds: int, *, is_sibling: bool) -> str:
-    """Return the sentence about another session that has just written the same file."""
+    """Return the sentence about another session that has just written the file."""
     lead = "Another session of " if is_sibling else ""
     return f"{lead}{quoted(author.name)} wrote {_quote(name)} {seconds} s ago, too."
 
 
 def edited_at_once(author: Agent, *, is_sibling: bool) -> str:
-    """Return the sentence for agents that write the same file at the same time."""
+    """Return the sentence for two agents that edit a file simultaneously."""
     if is_sibling:
         return (
             f"You and another session of {quoted(author.name)} edit this file at the same time: let one of "

@@ -35,22 +35,22 @@ class PeopleService:
     ) -> None:
         """Create the service.
 
-        `reaches` returns whether there is a channel to a chat, and `answers` whether `human:name` answers
-        chats.
+        `reaches` returns whether a channel reaches a chat. `answers` returns whether a rule assigns chats to
+        an address `human:name`.
         """
         self._mail = mail
         self._reaches, self._answers = reaches, answers
 
     async def add(self, name: str, chat: str | None) -> NamedPerson:
-        """Add a person, or change or remove the chat of a person who was added before."""
+        """Add a person, or change the chat of a person who was added before."""
         address = None if chat is None else ChatAddress.parse(chat)
         return self._person_view(await name_person(self._mail, person_name(name), address), address)
 
     async def remove(self, name: str) -> RemovedPerson:
-        """Remove a person as a recipient; the person's messages are kept.
+        """Remove a person as a recipient of mail.
 
-        `removed` is false if there was no such person. `answers` is true if a rule still assigns chats to the
-        person. In those chats, people then get a notice that nobody answers.
+        The person's messages are kept. `removed` is False for an unknown person. `answers` is true if a rule
+        still assigns chats to the person.
         """
         name = person_name(name)
         person = await self._mail.store.read(lambda tx: tx.agent_addressed(PEOPLE_KEY, name))
@@ -63,7 +63,7 @@ class PeopleService:
         return {"removed": True, "answers": self._answers(f"{HUMAN}{name}")}
 
     async def everybody(self) -> Sequence[PersonView]:
-        """Return all people in the order in which they were added."""
+        """Return all people, ordered by time of addition."""
         items = await self._mail.store.read(_everybody)
         return [
             {**self._person_view(name, address), "unread": unread, "visitor": is_visitor}
@@ -92,7 +92,7 @@ def _everybody(tx: MailReads) -> list[tuple[str, ChatAddress | None, int, bool]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormSizes:
-    """The limits of the form: characters of a subject, bytes of a text, and number of files."""
+    """The limits of the message form."""
 
     subject_chars: int
     body_bytes: int
@@ -112,9 +112,9 @@ class DraftFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A message that a person has written, but not sent yet.
+    """A message that a person has written but not sent.
 
-    The key ensures that the message is sent only once, even if the form arrives repeatedly.
+    `key` ensures that a repeatedly submitted form sends the message only once.
     """
 
     name: str
@@ -134,14 +134,14 @@ class Draft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posted:
-    """A stored message, and a project whose pages show it; if possible, the project of the form."""
+    """A stored message, and the project whose pages show the message."""
 
     message: int
     slug: str
 
 
 class MessageService:
-    """Sends messages for people who have logged in to the pages with the server's own token."""
+    """Sends messages for people who have logged in to the pages with the server's token."""
 
     def __init__(self, mail: Mail, calls: Calls, people: PeopleService) -> None:
         self._mail = mail
@@ -150,7 +150,7 @@ class MessageService:
 
     @property
     def limits(self) -> FormSizes:
-        """The limits of the form: characters of a subject, bytes of a text, and number of files."""
+        """Return the limits of the message form."""
         rules = self._mail.rules
         return FormSizes(
             subject_chars=rules.max_subject_chars,
@@ -161,13 +161,15 @@ class MessageService:
         )
 
     def people(self, tx: MailReads) -> list[str]:
-        """Return the names of the people who may write on the pages, in the order of their addition."""
+        """Return the names of the people who may write on the pages, ordered by time of addition."""
         home = tx.project(PEOPLE_KEY)
         named = [] if home is None else tx.agents(home.id, include_retired=False, limit=_MAX_PEOPLE)
         return [agent.name for agent in named if agent.program != VISITOR]
 
     async def name(self, name: str) -> str:
-        """Add a person, and return the stored name; a known person stays unchanged.
+        """Add a person, and return the stored name.
+
+        A known person does not change.
 
         Raises:
             InvalidName, NameTaken: The name is invalid or already used.
@@ -178,7 +180,9 @@ class MessageService:
         return str((await self._people.add(name, None))["name"])
 
     async def send(self, slug: str, draft: Draft) -> Posted:
-        """Send a person's message from a project's pages; a recipient given without a project is its agent.
+        """Send a person's message from a project's pages.
+
+        Recipients without a project are agents of the project `slug`.
 
         Raises:
             UnknownAgent: No person has this name.
@@ -205,7 +209,9 @@ class MessageService:
         return Posted(message=message, slug=slug if slug in came else PEOPLE_SLUG)
 
     async def mark(self, name: str, message: int, *, acknowledge: bool) -> None:
-        """Record that a person has read or acknowledged a message; the first time is kept.
+        """Record that a person has read or acknowledged a message.
+
+        A second call does not change the time.
 
         Raises:
             UnknownAgent, UnknownMessage: No person has this name, or the message was not sent to them.
@@ -215,7 +221,7 @@ class MessageService:
         await self._calls.perform(operation, marked, caller=_POSTROOM)
 
     async def end_reservation(self, slug: str, name: str, reservation: int, *, reason: str) -> None:
-        """End a reservation of a project's agent for a person; the agent gets a message.
+        """End an agent's reservation for a person, and notify the agent.
 
         Raises:
             UnknownAgent: No person has this name.
@@ -232,7 +238,7 @@ class MessageService:
         await self._mail.store.write(change)
 
     async def share_reservations(self, slug: str, reservations: Sequence[int]) -> None:
-        """Make reservations of a project shared, so that they no longer conflict.
+        """Change reservations of a project to shared reservations.
 
         Raises:
             UnknownReservation, StateError: A reservation does not exist, or it has ended; nothing was
@@ -249,7 +255,7 @@ class MessageService:
 
 
 def _draft_operation(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[str, Any]]:
-    """Return the operation that sends a draft, and the arguments that only this operation has.
+    """Return the operation that sends a draft, and the arguments of the operation.
 
     Raises:
         UnknownAgent: No person has the sender's name.
@@ -265,7 +271,6 @@ def _draft_operation(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[
 
 
 def _attachment_arguments(files: Sequence[DraftFile]) -> list[dict[str, str]]:
-    """Return files as arguments of operations."""
     return [
         {"name": draft_file.name, "content_base64": b64encode(draft_file.content).decode()}
         for draft_file in files

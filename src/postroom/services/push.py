@@ -25,9 +25,16 @@ from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, NotPermitted, PostroomError, StaleDecision
 from postroom.contracts.outbox import NO_END, OutboxDraft, OutboxMessage
-from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name
+from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name, unanswered
 from postroom.contracts.push import PUSH, PushSubscription, is_permitted
-from postroom.contracts.questions import NOBODY, NOTIFICATION, Given, QuestionKind, may_answer, person
+from postroom.contracts.questions import (
+    NOBODY,
+    NOTIFICATION,
+    Given,
+    QuestionKind,
+    may_answer,
+    person,
+)
 from postroom.contracts.quoting import exact, one_line
 from postroom.contracts.records import Record, field
 from postroom.contracts.retrying import retry_after_ms
@@ -80,7 +87,10 @@ _BUSY: Final = (408, 425, 429)
 
 
 class Notice(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A notification for a browser's service worker; `tag` identifies its question or its failed run."""
+    """A notification for a browser's service worker.
+
+    `tag` identifies the question or the failed run.
+    """
 
     tag: str
     title: str
@@ -96,7 +106,7 @@ class Notice(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """An open question or failure of which a browser may be notified."""
+    """An open question or a failure about which a browser may be notified."""
 
     name: str
     at: int
@@ -107,7 +117,7 @@ class _Item:
 
 
 class PushState(TypedDict):
-    """The state of notifications, as a page needs it."""
+    """The state of a browser's notifications."""
 
     key: str
     """The server's public key for a browser that subscribes; empty if no push service is permitted."""
@@ -118,7 +128,7 @@ class PushState(TypedDict):
 
 
 class PushNotifier:
-    """Stores subscriptions, decides which notifications each browser shows, and sends them for the relay."""
+    """Stores push subscriptions, and decides and sends the notifications of each browser."""
 
     lease = timedelta(seconds=3 * _SECONDS)
     at_once = 2
@@ -139,8 +149,8 @@ class PushNotifier:
     ) -> None:
         """Create the notifier.
 
-        The server's key for push services is derived from the 32 bytes `secret`. Requests are made only to
-        `services`. `contact` is the address at which a push service reaches the operator.
+        The server's key is derived from the 32 bytes `secret`. Requests are sent only to `services`.
+        `contact` is the address at which a push service reaches the operator.
         """
         self._store: SqlStore = runs.stores.store
         self._questions, self._visitors, self._clock = questions, visitors, clock
@@ -156,7 +166,10 @@ class PushNotifier:
         leases.want(PUSH)
 
     async def state(self, cookies: str, subscription_id: str, name: str) -> PushState:
-        """Return the state of notifications for a page of this session; `name` is the session's person."""
+        """Return the state of a browser's notifications.
+
+        `name` is the person who is logged in.
+        """
         token = self._visitors.form_token(cookies) or ""
 
         def look(tx: Transaction) -> tuple[bool, list[Notice]]:
@@ -178,7 +191,7 @@ class PushNotifier:
         }
 
     async def subscribe(self, cookies: str, endpoint: str, p256dh: str, auth: str, name: str) -> str:
-        """Notify a person in a browser until the session ends; return the id of the subscription.
+        """Notify a person in a browser until the session ends; return the subscription id.
 
         Raises:
             NotPermitted: The browser's push service is not permitted, or there are too many subscriptions.
@@ -241,11 +254,11 @@ class PushNotifier:
         return await self._store.write(change)
 
     async def unsubscribe(self, subscription_id: str) -> None:
-        """Stop notifying a browser; without a subscription, do nothing."""
+        """Stop notifying a browser."""
         await self._store.write(lambda tx: tx.push.drop([subscription_id]))
 
     async def test(self, subscription_id: str) -> None:
-        """Send a test notification, at most one in 10 seconds; without a subscription, do nothing."""
+        """Send a test notification, at most once in 10 seconds."""
         if await self._store.read(lambda tx: tx.push.subscription(subscription_id)) is None:
             return
         number = self._clock.now() // _TEST_MS
@@ -254,10 +267,10 @@ class PushNotifier:
     async def answer(
         self, project: str, run_id: str, number: str, answer: str, *, by: str, where: str
     ) -> Notice:
-        """Answer a question from a notification, and return the notification that replaces the former.
+        """Answer a question from a notification, and return the notification that replaces the old one.
 
-        If the question is no longer open, the answer is ignored, and the new notification says who answered
-        the question. `where` is the subscription that showed the notification, or "" if a page showed it.
+        If the question is no longer open, the answer is ignored. `where` is the subscription that showed the
+        notification, or "" for a page.
 
         Raises:
             InvalidArgument, NotPermitted: The answer is neither yes nor no, or this person may not answer.
@@ -284,10 +297,7 @@ class PushNotifier:
         return Notice(tag=tag, title=f"You answered {answer}", body=body, url=url, is_closed=True)
 
     async def serve(self) -> None:
-        """Call `round` until cancelled: at once after a change, and otherwise once a second.
-
-        While there is no subscription, only check for new ones.
-        """
+        """Call `round` after each change, and at least once a second, until cancelled."""
         loop, changes = asyncio.get_running_loop(), self._store.changes
         has_any = True
         while True:
@@ -304,7 +314,7 @@ class PushNotifier:
             await self._timer.sleep(int(rest_ms))
 
     async def round(self) -> bool:
-        """Decide which notifications each browser shows, and store the effects that update the browsers.
+        """Decide which notifications each browser shows, and store the resulting effects.
 
         Returns:
             Whether there is any subscription.
@@ -367,11 +377,11 @@ class PushNotifier:
         return plan
 
     def _is_own(self, subscription: PushSubscription) -> bool:
-        """Return whether a subscription is for this server's key, which changes with the server's token."""
+        """Return whether a subscription belongs to the server's current key."""
         return self._key is not None and subscription.server_key == self._key.public
 
     def _news(self, tx: Transaction, since: int) -> Iterator[_Item]:
-        """Yield the questions that were asked and the runs that failed since a time, each oldest first."""
+        """Yield the questions and failures since a time, each oldest first."""
         after = since, ""
         while page := tx.runs.threads.asked_since(*after, MAX_PAGE):
             after = page[-1].updated_at, page[-1].run_id
@@ -389,7 +399,6 @@ class PushNotifier:
             yield from (_Item(f"failed/{row.run_id}", row.updated_at) for row in page)
 
     def _open_in(self, tx: Transaction, run: RunRecord) -> Iterator[OpenQuestion]:
-        """Yield the open questions of a run, without those that a person has snoozed."""
         if run.status is not RunStatus.WAITING:
             return
         snoozed = tx.mail.snoozed([run.run_id], tx.now())
@@ -409,7 +418,6 @@ class PushNotifier:
         return row is not None and row.status is RunDispatchStatus.DEAD_LETTER
 
     def _notice(self, tx: Transaction, item: str, name: str, form_token: str, where: str) -> Notice | None:
-        """Return the notification of a question or failure for a person, or None if there is none."""
         kind, run_id, number = _parts(item)
         if item == _MORE:
             body = "Besides those shown here, more questions or failed runs need you."
@@ -453,13 +461,13 @@ class PushNotifier:
         )
 
     def serves(self, target: str) -> bool:
-        """Return True, because every process can send to every browser."""
+        """Return True, because every process can notify every browser."""
         return True
 
     def _meant(
         self, tx: Transaction, subscription_id: str, item: str, *, does_close: bool
     ) -> tuple[PushSubscription | None, Notice | None]:
-        """Return the subscription and the notification of an effect, or None for a missing one."""
+        """Return the subscription and the notification of an effect, each None if it no longer exists."""
         subscription = tx.push.subscription(subscription_id)
         if subscription is None:
             return None, None
@@ -475,7 +483,7 @@ class PushNotifier:
         return subscription, notice
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Outcome:
-        """Send one notification, or decide that it is no longer needed."""
+        """Send a notification, unless the notification is no longer needed."""
         [row] = rows
         item, does_close = str(row.payload["item"]), row.payload["do"] == "close"
         subscription, notice = await self._store.read(
@@ -573,8 +581,6 @@ class PushNotifier:
 
 
 class _Plan:
-    """The changes that a round makes."""
-
     def __init__(self, seen_at: int) -> None:
         self.seen_at = seen_at
         self.useless: list[str] = []
@@ -624,7 +630,6 @@ def _question_item(run_id: str, number: str) -> str:
 
 
 def _parts(item: str) -> tuple[str, str, str]:
-    """Return the kind of an item, its run, and the number of its question."""
     kind, _, rest = item.partition("/")
     run_id, _, number = rest.rpartition("/") if kind == "question" else (rest, "", "")
     return kind, run_id, number
@@ -644,11 +649,11 @@ def _clip(text: str) -> str:
 
 
 def _describe_end(given: GivenAnswer | None) -> str:
-    """Return how a question ended, for the notification that had shown the question."""
     if given is None:
         return "This question is no longer open: it was snoozed, withdrawn or cancelled."
-    word = {True: "yes", False: "no"}.get(given.approved, given.why or "answered")  # type: ignore[arg-type]
     if given.by == NOBODY:
-        return _clip(f"Closed: {one_line(word)}")
+        how = unanswered(given.approved) if given.is_default else "Closed"
+        return _clip(f"{how}: {one_line(given.why)}")
+    word = {True: "yes", False: "no"}.get(given.approved, given.why or "answered")  # type: ignore[arg-type]
     who = " ".join(part for part in (given.by or "somebody", given.where) if part)
     return _clip(f"Already answered by {one_line(who)}: {one_line(word)}")

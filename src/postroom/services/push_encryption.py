@@ -34,16 +34,19 @@ _PROOF_SECONDS: Final = 12 * 3600
 
 
 class ServerKey:
-    """The key that identifies this server to push services."""
+    """The key that identifies the server to push services."""
 
     def __init__(self, secret: bytes) -> None:
-        """Derive the key from 32 secret bytes; equal bytes result in the same key."""
+        """Derive the key from 32 secret bytes."""
         self._key = derive_private_key(int.from_bytes(secret, "big") % (_ORDER - 1) + 1, SECP256R1())
         self.public = encoded(_point(self._key.public_key()))
         """The public key as base64url."""
 
     def proof(self, endpoint: str, *, contact: str, now: int) -> str:
-        """Return the header `Authorization` for a request to an endpoint; `now` is in milliseconds."""
+        """Return the `Authorization` header for a request to a push endpoint.
+
+        `now` is in milliseconds since 1970.
+        """
         parts = urlsplit(endpoint)
         claims = {
             "aud": f"{parts.scheme}://{parts.netloc}",
@@ -54,7 +57,7 @@ class ServerKey:
 
 
 def encrypted(text: bytes, p256dh: str, auth: str) -> bytes:
-    """Encrypt a text for the browser with these keys.
+    """Encrypt a text for the browser that has the given keys.
 
     Raises:
         ValueError: The keys are not a point of the curve and 16 bytes, or the text is too long.

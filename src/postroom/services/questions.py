@@ -12,18 +12,21 @@ from typing import Final
 
 from postroom.contracts.chat import CHAT_THREAD
 from postroom.contracts.clock import Clock, Timer, iso
+from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import InvalidArgument, PostroomError, StaleDecision
 from postroom.contracts.messages import Json
-from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name
+from postroom.contracts.plain_answers import MAX_NAME_LENGTH, check_person_name, unanswered
 from postroom.contracts.questions import (
     COMMAND_LINE,
     IN_WINDOW,
     NOBODY,
+    SILENT,
     Answerer,
     Given,
     QuestionKind,
     answered_where,
     decision_on,
+    form_in_words,
     person,
     schema_of,
 )
@@ -31,6 +34,7 @@ from postroom.contracts.quoting import exact, quoted
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import thread_lock
 from postroom.contracts.runs import (
+    ASKING,
     AnsweredTicket,
     OnTimeout,
     RunRecord,
@@ -42,6 +46,7 @@ from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.waking import QUESTION_NUMBER, number_of
 from postroom.contracts.work import GivenAnswer, OpenQuestion
 from postroom.dispatch.budgets import answers_budget
+from postroom.dispatch.control import holder_of
 from postroom.gateway.notices import Notices
 from postroom.gateway.questions import answer_note, answer_run, asker_of
 from postroom.gateway.replies import (
@@ -57,12 +62,12 @@ from postroom.log import get_logger
 from postroom.mail.identity import find_agent
 from postroom.mail.projects import find_project
 from postroom.mail.views import maybe_iso
-from postroom.mail.waking.asking import closed_by_another
 from postroom.mail.waking.open_questions import retired
-from postroom.mail.waking.prompts import ASKED, ASKING, ASKING_LANES, agent_thread, asking_thread
+from postroom.mail.waking.prompts import ASKED, ASKING_LANES, agent_thread, asking_thread
 from postroom.services.administration import (
     AnsweredQuestion,
     QuestionRecord,
+    QuestionsView,
     SnoozedQuestion,
     WaitingQuestion,
 )
@@ -101,23 +106,30 @@ class QuestionService:
     """Implements the operator's routes and the pages for questions."""
 
     def __init__(self, runs: RunService, clock: Clock, *, take_back_ms: int = TAKE_BACK_MS) -> None:
-        """Create the service; answers from the pages can be withdrawn for `take_back_ms`."""
+        """Create the service.
+
+        `take_back_ms` is the time for which answers from the pages can be withdrawn.
+        """
         self._runs = runs
         self._store = runs.stores.store
         self._clock = clock
         self._take_back_ms = take_back_ms
         self._surfaces = SurfaceRecords(self._store)
 
-    async def questions(self, *, limit: int | None = None, after: str = "") -> Sequence[WaitingQuestion]:
-        """Return the open questions, including those of chats; the run that has waited longest is first.
+    async def questions(self) -> Sequence[WaitingQuestion]:
+        """Return the open questions of agents and chats, longest waiting first and snoozed questions last."""
+        return (await self.page())["questions"]
 
-        Snoozed questions are at the end. Without a limit, every question after the place `after` is returned.
+    async def page(self, limit: int | None = None, after: str = "") -> QuestionsView:
+        """Return a page of that list. `after` is the cursor of the previous page.
 
         Raises:
             InvalidArgument: `after` is not a place in this list.
         """
-        found = await self._store.read(lambda tx: list(islice(self.listed(tx, after), limit)))
-        return [
+        most = None if limit is None else limit + 1
+        found = await self._store.read(lambda tx: list(islice(self.listed(tx, after), most)))
+        place = found[limit - 1].place if limit is not None and len(found) > limit else None
+        views: list[WaitingQuestion] = [
             {
                 "number": one.number,
                 "question": one.text,
@@ -141,14 +153,14 @@ class QuestionService:
                 "snoozed_until": maybe_iso(one.snoozed_until),
                 "reply_to": one.reply_to,
             }
-            for one in found
+            for one in found[:limit]
         ]
+        return {"questions": views, "next": place}
 
     def listed(self, tx: Transaction, after: str = "") -> Iterator[OpenQuestion]:
-        """Yield the open questions of all agents, with those of chats; the longest waiting run is first.
+        """Yield the open questions of agents and chats, longest waiting first and snoozed questions last.
 
-        Snoozed questions are at the end. Runs are read as needed. With `after`, the list continues after this
-        place, whether or not the question there is still open.
+        `after` is the cursor after which the list continues.
 
         Raises:
             InvalidArgument: `after` is not a place in this list.
@@ -160,7 +172,6 @@ class QuestionService:
         yield from (one for one in self._asked_after(tx, *place) if one.snoozed_until is not None)
 
     def _asked_after(self, tx: Transaction, at: int, run_id: str, number: str) -> Iterator[OpenQuestion]:
-        """Yield the open questions after a place, whether they are snoozed or not."""
         run = tx.runs.threads.load_run(run_id) if number else None
         if run is not None and run.updated_at == at:
             asked = asked_in([run])
@@ -171,12 +182,12 @@ class QuestionService:
             at, run_id = runs[-1].updated_at, runs[-1].run_id
 
     def newest(self, tx: Transaction, limit: int) -> Sequence[OpenQuestion]:
-        """Return the questions that are not snoozed of the runs that asked last, oldest first."""
+        """Return the newest open questions, without snoozed questions, oldest first."""
         found = self._as_open(tx, asked_in(tx.runs.threads.asked_last(limit)))
         return [one for one in found if one.snoozed_until is None][-limit:]
 
     def snoozed(self, tx: Transaction, limit: int) -> Sequence[OpenQuestion]:
-        """Return the snoozed questions that are still open, earliest end of the snooze first."""
+        """Return the snoozed open questions, ordered by the end of the snooze."""
         found = list[OpenQuestion]()
         for run_id, call_id, until in tx.mail.all_snoozed(tx.now(), MAX_COUNTED):
             run = tx.runs.threads.load_run(run_id)
@@ -193,10 +204,11 @@ class QuestionService:
     async def answer(
         self, number: str, given: Json, *, why: str = "", by: str = "", at: str = COMMAND_LINE
     ) -> AnsweredQuestion:
-        """Answer a question; a unique prefix of its number is enough.
+        """Answer a question.
 
-        The prefix must also be unique among recently answered questions, so that a late answer does not match
-        another question.
+        A unique prefix of the question's number is enough.
+
+        A prefix that also matches a recently answered question is refused.
 
         Raises:
             StaleDecision: The question is not open; the error names the open questions.
@@ -211,7 +223,7 @@ class QuestionService:
         return {"number": question.number, "answer": word or decision.reason or ""}
 
     async def in_window(self, project_key: str, name: str, number: str) -> OpenQuestion | GivenAnswer | None:
-        """Return a question asked outside a run, or its answer or end, or None if there is none.
+        """Return a question that was asked outside a run, or the answer to the question, or None.
 
         Raises:
             UnknownProject, UnknownAgent: The project or the agent does not exist.
@@ -234,7 +246,7 @@ class QuestionService:
         return await self._store.read(look)
 
     async def answer_in_window(self, question: OpenQuestion, given: Json, client: str) -> None:
-        """Answer a question for the person at the client program whose agent asked the question.
+        """Answer a question for the person at the client program of the asking agent.
 
         Raises:
             StaleDecision: The question has another answer, or is not open.
@@ -245,7 +257,7 @@ class QuestionService:
         await self._hand_over(*meant, Given(value=given, by=by, at=IN_WINDOW))
 
     async def snooze(self, number: str, *, for_ms: int, by: str = "") -> SnoozedQuestion:
-        """Snooze a question for everybody, while it stays open; 0 ms ends the snooze.
+        """Snooze a question for everybody. 0 ms ends the snooze.
 
         Raises:
             StaleDecision, InvalidArgument: As for `answer`.
@@ -253,7 +265,9 @@ class QuestionService:
         return await self._put_off(*await self._meant(number), for_ms=for_ms, by=by)
 
     async def snooze_on_page(self, slug: str, run_id: str, number: str, *, for_ms: int, by: str) -> None:
-        """Snooze a question of a project's run ("" for a chat's run), for a person on the pages.
+        """Snooze a question for a person on the pages.
+
+        `slug` is "" for a chat.
 
         Raises:
             StaleDecision: The question is not open.
@@ -270,11 +284,16 @@ class QuestionService:
         return {"number": question.number, "snoozed_until": iso(until) if for_ms else None}
 
     async def note_shown(self, questions: Iterable[tuple[str, str]], where: str) -> None:
-        """Record that questions, each given by its run and its number, were shown at a place."""
+        """Record that questions were shown at a place.
+
+        Each question is a pair of run id and number.
+        """
         await self._surfaces.note(questions, where)
 
     async def show(self, number: str) -> QuestionRecord:
-        """Return the record of a question; a unique prefix of its number is enough.
+        """Return the record of a question.
+
+        A unique prefix of the question's number is enough.
 
         Raises:
             StaleDecision: There is no such question.
@@ -319,6 +338,7 @@ class QuestionService:
             "question": ticket.question,
             "agent": agent,
             "project": project,
+            "chat": "" if project else place_of(tx, run)[0],
             "run_id": run.run_id,
             "asked_at": iso(ticket.updated_at),
             "takes": wanted.kind,
@@ -338,7 +358,7 @@ class QuestionService:
         }
 
     async def _meant(self, number: str) -> tuple[RunRecord, Question]:
-        """Return the open question with this number or prefix, and its run."""
+        """Return the open question with a number or number prefix, and the run that asks."""
         number = number.strip().lower()
         remedy = "list the questions: `postroom questions list`"
         runs = await self._store.read(lambda tx: _numbered(tx, number))
@@ -367,7 +387,6 @@ class QuestionService:
         return questions[numbers.index(meant)]
 
     async def _unknown(self, number: str) -> StaleDecision:
-        """Return the error for an unknown number, which names the questions that were asked last."""
         return _stale(
             number,
             None,
@@ -378,20 +397,26 @@ class QuestionService:
         )
 
     def open_questions(self, tx: Transaction, slug: str, limit: int = MAX_OPEN) -> Sequence[OpenQuestion]:
-        """Return the open questions of a project's agents ("" for chats), oldest first, snoozed ones last.
+        """Return the open questions of a project's agents, oldest first, snoozed questions last.
 
-        The list ends with the run of the question that reaches the limit.
+        `slug` is "" for chats.
         """
         asked = self._as_open(tx, asked_in(tx.runs.threads.asked_in(home_of(slug), limit)))
-        return sorted(asked, key=lambda one: one.snoozed_until is not None)
+        return sorted(asked, key=lambda one: (one.snoozed_until is not None, one.asked_at))
 
     def questions_of(self, tx: Transaction, slug: str, run_id: str) -> Sequence[OpenQuestion]:
-        """Return the open questions of a project's run ("" for a chat's run)."""
+        """Return the open questions of a run.
+
+        `slug` is the run's project, or "" for a chat.
+        """
         run = tx.runs.threads.load_run(run_id)
         return self._as_open(tx, [] if run is None or whose(run.thread_id)[0] != slug else asked_in([run]))
 
     def others(self, tx: Transaction, slug: str, run_id: str) -> Sequence[OpenQuestion]:
-        """Return the newest open questions of the agent of a project's run ("" for a chat's run)."""
+        """Return the newest open questions of a run's agent.
+
+        `slug` is the run's project, or "" for a chat.
+        """
         run = tx.runs.threads.load_run(run_id)
         return self._as_open(tx, [] if run is None or whose(run.thread_id)[0] != slug else _others(tx, run))
 
@@ -413,7 +438,10 @@ class QuestionService:
         return sorted(answers, key=lambda one: one.answered_at, reverse=True)[:limit]
 
     def given_answer(self, tx: Transaction, slug: str, run_id: str, number: str) -> GivenAnswer | None:
-        """Return the answer to a question of a project's run ("" for a chat's run), or None."""
+        """Return the answer to a question of a run, or None.
+
+        `slug` is the run's project, or "" for a chat.
+        """
         run = tx.runs.threads.load_run(run_id)
         if run is None or whose(run.thread_id)[0] != slug:
             return None
@@ -421,7 +449,9 @@ class QuestionService:
         return self._given_answer(tx, run, answers[0]) if answers else None
 
     async def decide(self, slug: str, run_id: str, number: str, given: Given) -> None:
-        """Answer a question of a project's run ("" for a chat's run), for a person on the pages.
+        """Answer a question for a person on the pages.
+
+        `slug` is the run's project, or "" for a chat.
 
         Raises:
             StaleDecision: The question is not open, or no longer; no run gets the answer.
@@ -431,7 +461,7 @@ class QuestionService:
         await self._hand_over(*await self._asked_in(slug, run_id, number), given)
 
     async def _asked_in(self, slug: str, run_id: str, number: str) -> tuple[RunRecord, Question]:
-        """Return an open question of a project's run, and the run.
+        """Return an open question of a run, and the run.
 
         Raises:
             StaleDecision: The question is not open.
@@ -453,8 +483,10 @@ class QuestionService:
         is_final = (
             given.at not in CAN_TAKE_BACK or is_chat(run.thread_id) or answers_budget([question.call_id])
         )
-        delay_ms = 0 if is_final else self._take_back_ms
-        if not await answer_run(self._runs.mailbox, run.thread_id, question, decision, delay_ms=delay_ms):
+        if not is_final and self._take_back_ms:
+            now = await self._store.read(lambda tx: tx.now())  # by the clock that decides when work is due
+            decision = replace(decision, held_until=now + self._take_back_ms)
+        if not await answer_run(self._runs.mailbox, run.thread_id, question, decision):
             raise await self._stale(whose(run.thread_id)[0], run.run_id, question.number)
         await _remove_buttons(
             self._runs, run, question, answer_note(question, decision, answered_where(decision))
@@ -462,8 +494,6 @@ class QuestionService:
         return decision
 
     async def _stale(self, slug: str, run_id: str, number: str) -> StaleDecision:
-        """Return the error for an answer to a run's question that is not open."""
-
         def look(tx: Transaction) -> StaleDecision:
             mine = tx.runs.threads.load_run(run_id)
             others = [] if mine is None else [question for _, question in _others(tx, mine)]
@@ -471,15 +501,14 @@ class QuestionService:
 
         return await self._store.read(look)
 
-    async def take_back(self, slug: str, run_id: str, number: str) -> AnsweredTicket:
-        """Withdraw an answer from a page or a notification and return it; the question is open again.
+    async def take_back(self, slug: str, run_id: str, number: str, answer_id: str) -> AnsweredTicket:
+        """Withdraw the answer with this id, which a page or notification gave, and return the question.
 
-        If the agent has asked the question again in another form since the answer, the former question is
-        closed instead. If its deadline has passed, the question ends by its deadline. The question is then
-        returned with the decision that ended it, which is by "nobody".
+        If the agent has asked again or the deadline has passed, the question is closed instead of reopened.
 
         Raises:
-            StaleDecision: The agent has the answer already, or was retired, or there is no such answer.
+            StaleDecision: The agent has the answer already, or was retired, or the question is open or has
+                another answer.
         """
         run = await self._runs.stores.threads.load_run(run_id)
         lanes = [] if run is None else _asking_lanes(run)
@@ -493,14 +522,17 @@ class QuestionService:
                     value=number,
                     remedy="leave the answer as it is",
                 )
-            return _closed_if_asked_again(tx, lanes, answered)
+            asking = tx.runs.threads.load_run(run_id)
+            again = None if asking is None else _closed_if_replaced(tx, asking, answered.ticket)
+            if again is not None and addressed is not None:
+                tx.mail.note_withdrawn(run_id, addressed.agent.id, [number], now=tx.now())
+            return again or _closed_if_asked_again(tx, lanes, answered)
 
         answers = () if run is None or whose(run.thread_id)[0] != slug else run.answered
         for answered in answers:
             decision_id = answered.decision.decision_id
-            is_here = decision_id.partition("/")[0] in CAN_TAKE_BACK
-            is_meant = is_here and number_of(run_id, answered.ticket) == number
-            if is_meant and run is not None:
+            is_meant = number_of(run_id, answered.ticket) == number
+            if is_meant and _answer_id(answered.decision) == answer_id and run is not None:
                 taken = await self._runs.mailbox.take_back_decision(
                     run.thread_id,
                     run_id,
@@ -508,7 +540,8 @@ class QuestionService:
                     beside=lanes,
                     instead=instead,
                 )
-                if taken is not None and taken.is_answer and taken.ticket.is_over(now := self._clock.now()):
+                now = await self._store.read(lambda tx: tx.now())
+                if taken is not None and taken.is_answer and taken.ticket.is_over(now):
                     reopened = await self._runs.stores.threads.load_run(run_id)
                     if reopened is not None and taken.ticket in reopened.open_tickets:
                         await _end_overdue(self._runs, reopened, taken.ticket, now)
@@ -517,6 +550,20 @@ class QuestionService:
                     return next((one for one in ends if one.ticket == taken.ticket), taken)
                 if taken is not None:
                     return taken
+
+        def look(tx: Transaction) -> tuple[GivenAnswer | None, list[str]]:
+            mine = self.questions_of(tx, slug, run_id)
+            return self.given_answer(tx, slug, run_id, number), [one.number for one in mine]
+
+        held, open_numbers = await self._store.read(look)
+        if number in open_numbers:
+            raise StaleDecision(
+                f"the answer to question {number} was withdrawn before, and the question is open",
+                value=number,
+                remedy="answer the question",
+            )
+        if held is None or held.answer_id != answer_id:
+            raise await self._stale(slug, run_id, number)
         raise StaleDecision(
             f"the answer to question {number} cannot be withdrawn: the agent has already received it",
             value=number,
@@ -526,8 +573,6 @@ class QuestionService:
     def _given_answer(self, tx: Transaction, run: RunRecord, answered: AnsweredTicket) -> GivenAnswer:
         question, decision = question_of(run, answered.ticket), answered.decision
         agent, project, _ = owner_of(run.thread_id)
-        where = decision.decision_id.partition("/")[0]
-        is_fresh = self._clock.now() < decision.updated_at + self._take_back_ms
         return GivenAnswer(
             number=question.number,
             text=question.text,
@@ -537,30 +582,47 @@ class QuestionService:
             by=decision.by,
             where=answered_where(decision),
             answered_at=decision.updated_at,
+            answer_id=_answer_id(decision),
             project=project,
             agent=agent,
             is_closed=not answered.is_answer,
             is_default=answered.is_answer and decision.by == NOBODY,
             is_in_words=question.asked.kind is QuestionKind.YES_NO and decision.approved is None,
-            can_take_back=where in CAN_TAKE_BACK
-            and is_fresh
-            and run.status is RunStatus.WAITING
-            and not is_chat(run.thread_id)
+            can_take_back=run.status is RunStatus.WAITING
+            and holder_of(tx, run, decision) is not None
             and ((asker := tx.mail.agent_addressed(project, agent)) is None or not asker.agent.retired_at),
         )
 
 
+def _answer_id(decision: ToolCallResume) -> str:
+    """Return the id of an answer, which differs even if a person gives a withdrawn answer again."""
+    return f"{decision.updated_at}/{decision.decision_id}"
+
+
 def _asking_lanes(run: RunRecord) -> list[str]:
-    """Return the threads on which the agent of a run that asks outside a run may have asked again."""
+    """Return the threads on which the run's agent may have asked again outside a run."""
     agent, slug, _ = owner_of(run.thread_id)
     is_outside = ASKING in run.thread_id
     return [asking_thread(slug, agent, lane) for lane in range(ASKING_LANES)] if is_outside else []
 
 
+def _closed_if_replaced(tx: Transaction, run: RunRecord, ticket: RunWaitingTicket) -> ToolCallResume | None:
+    """Return the decision that closes a question if its run has asked the question again, or None."""
+    tickets = run.waiting.tickets if run.waiting is not None else ()
+    asked = [(one.ticket_id, one.question) for one in tickets if one.updated_at > ticket.updated_at]
+    row = tx.runs.dispatches.load(run.dispatch_id or "")
+    if row is not None and row.status is RunDispatchStatus.CLAIMED:  # questions of a lost turn are void
+        asked += [(one.id, one.text) for one in tx.mail.questions(run.run_id)]
+    for number, text in reversed(asked):
+        if text == ticket.question and number != ticket.ticket_id:
+            return AnsweredTicket.asked_again(ticket, asker_of(run.thread_id), number, now=tx.now()).decision
+    return None
+
+
 def _closed_if_asked_again(
     tx: Transaction, lanes: Sequence[str], answered: AnsweredTicket
 ) -> ToolCallResume | None:
-    """Return the decision that closes a question if its agent has asked it again since its answer."""
+    """Return the decision that closes a question if the agent has asked it again, or None."""
     ticket, since = answered.ticket, answered.decision.updated_at
     for lane in lanes:
         asked = [entry.message for entry in tx.runs.messages.waiting(lane)]
@@ -571,20 +633,16 @@ def _closed_if_asked_again(
         for message in asked:
             number = (message.id or "").removeprefix(ASKED)
             if number not in (message.id, ticket.ticket_id) and message.text() == ticket.reason:
-                return closed_by_another(owner_of(lane)[0], ticket, number, now=tx.now())
+                return AnsweredTicket.asked_again(ticket, owner_of(lane)[0], number, now=tx.now()).decision
     return None
 
 
 def home_of(slug: str) -> str:
-    """Return the first segment of the thread names of a project, or of chats for ""."""
+    """Return the first segment of the thread ids of a project, or of chats for ""."""
     return (project_threads(slug) if slug else CHAT_THREAD).partition("/")[0]
 
 
 def _numbered(tx: Transaction, number: str) -> Sequence[RunRecord]:
-    """Return the runs with questions that have this number, or whose numbers begin with it.
-
-    A part of a number finds a question only while it is open, or shortly after its answer.
-    """
     if not number:
         return ()
     since = 0 if QUESTION_NUMBER.fullmatch(number) else tx.now() - _LATELY_MS
@@ -592,7 +650,6 @@ def _numbered(tx: Transaction, number: str) -> Sequence[RunRecord]:
 
 
 def _others(tx: Transaction, run: RunRecord) -> list[tuple[RunRecord, Question]]:
-    """Return the open questions of a run's agent; for a run of a chat, the open questions of the chat."""
     name, slug, _ = owner_of(run.thread_id)
     prefix = run.thread_id if is_chat(run.thread_id) else agent_thread(slug, name)
     runs = tx.runs.threads.asking_below(prefix, MAX_OPEN)
@@ -600,19 +657,14 @@ def _others(tx: Transaction, run: RunRecord) -> list[tuple[RunRecord, Question]]
 
 
 def asked_in(runs: Iterable[RunRecord]) -> list[tuple[RunRecord, Question]]:
-    """Return the open questions of runs; the run that has waited longest is first."""
+    """Return the open questions of runs, longest waiting run first."""
     waiting = [run for run in runs if run.status is RunStatus.WAITING]
     questions = [(run, question_of(run, ticket)) for run in waiting for ticket in run.open_tickets]
     return sorted(questions, key=lambda one: (one[0].updated_at, one[0].run_id))
 
 
-def place_in_list(asked_at: int, run_id: str, number: str, *, is_snoozed: bool = False) -> str:
-    """Return the place of an open question in the list of all, after which the list can continue."""
-    return f"{_BELOW * is_snoozed}{asked_at}/{run_id}/{number}"
-
-
 def _place(after: str) -> tuple[int, str, str]:
-    """Return the time, the run and the number of a place in the list; "" is the start of the list.
+    """Return the time, run and question number of a list cursor.
 
     Raises:
         InvalidArgument: The text is not a place in this list.
@@ -630,14 +682,14 @@ def _place(after: str) -> tuple[int, str, str]:
 
 
 def is_of_same(thread_id: str, run: RunRecord) -> bool:
-    """Return whether a thread belongs to the run's agent and, in a chat, to the same chat."""
+    """Return whether a thread belongs to the run's agent or chat."""
     if is_chat(run.thread_id):
         return thread_id == run.thread_id
     return owner_of(thread_id) == owner_of(run.thread_id)
 
 
 def place_of(tx: Transaction, run: RunRecord) -> tuple[str, str]:
-    """Return the chat of a run, and the person who wrote there, or "" if the person is no longer known."""
+    """Return the chat of a run, and the person who wrote in the chat, or "" for an unknown person."""
     source = find_chat(tx, thread_id=run.thread_id, inbound_ids=list_inbound_ids(run))
     return (
         (build_outbox_target(run.thread_id), "")
@@ -652,38 +704,43 @@ def open_question(
     """Return an open question in the form that pages and commands show."""
     agent, project, chat = owner_of(run.thread_id)
     chat, who = place_of(tx, run) if chat else ("", "")
-    asks = tx.mail.report_of(run.run_id, run.updated_at) if question.asked.kind is QuestionKind.FILE else None
+    ticket = next(one for one in run.open_tickets if one.tool_call_id == question.call_id)
+    below = "" if snoozed_until is None else _BELOW
+    reply_to = tx.mail.newest_report(run.run_id) if question.asked.kind is QuestionKind.FILE else None
     return OpenQuestion(
         number=question.number,
         text=question.text,
         run_id=run.run_id,
         thread_id=run.thread_id,
-        asked_at=run.updated_at,
+        asked_at=ticket.updated_at,
+        place=f"{below}{run.updated_at}/{run.run_id}/{question.number}",
         project=project,
         agent=agent,
         chat=chat,
         who=who,
         asked=question.asked,
-        expires_at=next(
-            (ticket.expires_at for ticket in run.open_tickets if ticket.tool_call_id == question.call_id),
-            None,
-        ),
+        expires_at=ticket.expires_at,
         snoozed_until=snoozed_until,
-        reply_to=None if asks is None else asks[0],
+        is_asked_outside=ASKING in run.thread_id,
+        reply_to=reply_to,
     )
 
 
 def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> StaleDecision:
-    """Return the error for an answer to a question that is not open; it names the asker's open questions."""
     if before is None:
         named = f"question {number}" if number.strip() else "a question without a number"
         text = f"{named} is not open; it may have been answered"
     else:
         word = {True: "yes", False: "no"}.get(before.approved)  # type: ignore[arg-type]
-        detail = ": ".join(filter(None, (word, quoted(before.why, longest=_SHOWN) if before.why else "")))
+        detail = ": ".join(
+            filter(None, (word, quoted(form_in_words(before.why), longest=_SHOWN) if before.why else ""))
+        )
         who = " ".join(part for part in (before.by or "somebody", before.where) if part)
         how = f"closed: {detail}," if before.by == NOBODY else f"answered already: {who} answered {detail}"
         text = f"question {before.number} was {how} at {iso(before.answered_at)}"
+        if before.is_default:
+            means = unanswered(before.approved, f" question {before.number} until {iso(before.answered_at)}")
+            text = f"{means}: {quoted(before.why, longest=_SHOWN)}"
     newest = ", ".join(f"{question.number} ({question.text[:_SHOWN]})" for question in now[-_NAMED:])
     if before is None:
         text += f"; open questions are: {newest}" if newest else ""
@@ -699,7 +756,6 @@ def _stale(number: str, before: GivenAnswer | None, now: Sequence[Question]) -> 
 
 
 async def _remove_buttons(runs: RunService, run: RunRecord, question: Question, note: str) -> None:
-    """Remove the buttons from the card of a chat's question; the answer counts even if this fails."""
     try:
         notices = Notices(runs.stores.outbox)
         await notices.show_answered(run.thread_id, question.number, closed_card(question, note))
@@ -708,7 +764,7 @@ async def _remove_buttons(runs: RunService, run: RunRecord, question: Question, 
 
 
 async def _end_overdue(runs: RunService, run: RunRecord, ticket: RunWaitingTicket, now: int) -> None:
-    """End a question whose deadline has passed, as the question says: cancel its run, or answer it."""
+    """End a question after the deadline: cancel the run, or answer the question."""
     question = question_of(run, ticket)
     _LOG.info("question.over", run_id=run.run_id, question=question.number, means=ticket.on_timeout.value)
     if ticket.on_timeout is OnTimeout.CANCEL:
@@ -716,11 +772,10 @@ async def _end_overdue(runs: RunService, run: RunRecord, ticket: RunWaitingTicke
         return
     wanted = replace(question.asked, to=(), not_by=())
     value: Json = False if wanted.default is None else wanted.default
-    answer = Given(value=value, by=Answerer(name=NOBODY), at="silence", why=SILENCE)
+    answer = Given(value=value, by=Answerer(name=NOBODY), at=SILENT, why=SILENCE)
     decision = decision_on(wanted, question.number, question.text, answer, now)
     if await answer_run(runs.mailbox, run.thread_id, question, decision):
-        note = f"Denied: {SILENCE}." if wanted.default is None else answer_note(question, decision)
-        await _remove_buttons(runs, run, question, note)
+        await _remove_buttons(runs, run, question, answer_note(question, decision))
 
 
 class QuestionTimeouts:
@@ -732,10 +787,7 @@ class QuestionTimeouts:
         self._timer = timer
 
     async def serve(self) -> None:
-        """Call `round` repeatedly until cancelled: at each deadline, and every `POLL_MS`.
-
-        A question that is asked during a pause may end late, by `POLL_MS` less its timeout.
-        """
+        """Call `round` at each deadline, and every `POLL_MS`, until cancelled."""
         while True:
             began, pause_ms = self._clock.now(), POLL_MS
             try:
@@ -746,7 +798,6 @@ class QuestionTimeouts:
             await self._timer.sleep(pause_ms)
 
     async def _until_next(self, began: int) -> int:
-        """Return the milliseconds until the first deadline after `began`, but at most `POLL_MS`."""
         last = began + POLL_MS
         found = await self._runs.stores.store.read(
             lambda tx: tx.runs.threads.overdue(last, (began + 1, ""), 1)
@@ -754,13 +805,16 @@ class QuestionTimeouts:
         return max(min([last, *(ends_at for ends_at, _ in found)]) - self._clock.now(), 0)
 
     async def round(self) -> int:
-        """End the wait for questions whose deadline has passed; return their number.
+        """End the wait for questions whose deadline has passed; return the number of ended questions.
+
+        The clock of the store, which also refuses late answers, decides whether a deadline has passed.
 
         Raises:
             StoreError: Runs could not be read; the next round tries again.
         """
         await self._fill()
-        store, now, ended, after = self._runs.stores.store, self._clock.now(), 0, (0, "")
+        store, ended, after = self._runs.stores.store, 0, (0, "")
+        now = await store.read(lambda tx: tx.now())
 
         def look(tx: Transaction) -> Sequence[tuple[int, RunRecord]]:
             return tx.runs.threads.overdue(now, after, _AT_ONCE)
@@ -768,14 +822,15 @@ class QuestionTimeouts:
         while page := await store.read(look):
             after = page[-1][0], page[-1][1].run_id
             for run in {run.run_id: run for _, run in page}.values():  # it may have several questions
-                for ticket in run.open_tickets:
-                    if ticket.is_over(now):
-                        await _end_overdue(self._runs, run, ticket, self._clock.now())
-                        ended += 1
+                over = [ticket for ticket in run.open_tickets if ticket.is_over(now)]
+                cancels = [ticket for ticket in over if ticket.on_timeout is OnTimeout.CANCEL]
+                for ticket in cancels[:1] or over:  # the end of the run closes its other questions, too
+                    await _end_overdue(self._runs, run, ticket, now)
+                    ended += 1
         return ended
 
     async def _fill(self) -> None:
-        """Index the questions of runs that a server of an older release has written."""
+        """Index the questions of runs that an older release has stored."""
         store = self._runs.stores.store
         while found := await store.read(lambda tx: tx.runs.threads.unnumbered(_AT_ONCE)):
 

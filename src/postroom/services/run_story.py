@@ -58,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    """Details of a run in addition to its state."""
+    """The steps and messages of a run."""
 
     steps: Sequence[Step] = ()
     is_cut: bool = False
@@ -80,7 +80,7 @@ class Story:
 
 
 def story_of(tx: Transaction, run: RunRecord) -> Story:
-    """Return the steps that a run has made so far, and its other details."""
+    """Return the steps and messages of a run."""
     query = MessageQuery(run_id=run.run_id)
     records = tx.runs.messages.list(run.thread_id, query, MAX_PAGE)
     named = [record.message.id or "" for record in records if record.message.role is Role.USER]
@@ -143,7 +143,6 @@ def story_of(tx: Transaction, run: RunRecord) -> Story:
 
 
 def _wrote(tx: Transaction, project: Project, agent: Agent, attempts: Sequence[Attempt]) -> list[Step]:
-    """Return the messages that an agent wrote while its run was active, or when it ended."""
     if not attempts:
         return []
     spans = [
@@ -209,7 +208,7 @@ def _question_step(
 
 
 def shown(value: Json) -> str:
-    """Return arguments or a result in readable form."""
+    """Return the arguments or the result of a tool call in readable form."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)

@@ -11,7 +11,7 @@ from postroom.contracts.runners import AnyRunner, Runner, place_of, read_runner,
 from postroom.contracts.waking import RunnerSource
 from postroom.mail.projects import find_project
 from postroom.mail.service import Mail
-from postroom.services.administration import RunnerView, StoredRunner
+from postroom.services.administration import RemovedRunner, RunnerView, StoredRunner
 from postroom.stores.mail.access import MailReads
 
 _PAGE = 500
@@ -22,14 +22,18 @@ class RunnerService:
     """Implements the operator's routes for runners."""
 
     def __init__(self, mail: Mail, check: Callable[[AnyRunner], None]) -> None:
-        """Create the service; `check` rejects a runner that this server could not execute."""
+        """Create the service.
+
+        `check` raises an error for a runner that the server cannot execute.
+        """
         self._mail = mail
         self._check = check
 
     async def declare(self, project: str, agent: str, runner: Mapping[str, Json]) -> StoredRunner:
-        """Set the runner of an agent; by default, it works in the folder of the project.
+        """Set the runner of an agent.
 
-        In the answer, `waking` is the number of unread messages for which the agent now starts runs.
+        The default working folder is the project's folder. `waking` in the result is the number of unread
+        messages for which runs start.
         """
         home = await self._mail.store.read(lambda tx: find_project(tx, project).human_key)
         checked = runner_of(runner, home=home)
@@ -50,9 +54,10 @@ class RunnerService:
             "runner": _runner_view(checked),
         }
 
-    async def withdraw(self, project: str, agent: str) -> bool:
-        """Remove the runner of an agent; return False if the agent had none."""
-        return (await self._mail.set_runner(project, agent, None)).had_one
+    async def withdraw(self, project: str, agent: str) -> RemovedRunner:
+        """Remove the runner of an agent, and return the agent's open questions, which stay open."""
+        made = await self._mail.set_runner(project, agent, None)
+        return {"removed": made.had_one, "open_questions": made.questions}
 
     async def declared(self, project: str | None) -> Sequence[RunnerView]:
         """Return the runners in a project, or in all projects."""
@@ -61,7 +66,7 @@ class RunnerService:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredRunner:
-    """The stored runner of an agent."""
+    """A stored runner with the runner's agent and project."""
 
     project: Project
     agent: Agent
@@ -115,7 +120,7 @@ def _read(kept: str) -> Mapping[str, Json]:
 
 
 def _runner_view(runner: AnyRunner) -> Mapping[str, Json]:
-    """Return a runner without the secrets that its program receives."""
+    """Return a runner without secrets."""
     if not isinstance(runner, Runner):
         return runner.to_dict()
     return {**runner.to_dict(), "env": dict.fromkeys(runner.env, _HIDDEN)}

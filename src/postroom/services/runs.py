@@ -6,10 +6,11 @@ from datetime import timedelta
 from prometheus_client import CollectorRegistry
 
 from postroom.concurrency import SystemTimer
-from postroom.contracts.clock import Timer
+from postroom.contracts.clock import Timer, iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.executor import RunDispatchExecutor
 from postroom.contracts.limits import Budget
+from postroom.contracts.messages import Json
 from postroom.contracts.run_stores import MAX_PAGE, RunQuery
 from postroom.contracts.runs import AGENT_THREAD, RunRecord, RunStatus, agent_of
 from postroom.dispatch.config import MailboxConfig
@@ -34,7 +35,10 @@ A program that is asked to exit gets a third of this time before it is killed.
 
 
 class RunService:
-    """The queue of all runs; components register executors for threads, and effects for ended runs."""
+    """The queue of all runs of a server.
+
+    Components register executors for threads, and effects for ended runs.
+    """
 
     def __init__(  # noqa: PLR0913 - every port by name
         self,
@@ -48,14 +52,12 @@ class RunService:
         leases: Leases | None = None,
         claims_hold: Callable[[int], None] | None = None,
     ) -> None:
-        """Create the queue; `is_exclusive` means that no other process executes its runs.
+        """Create the queue.
 
-        If other processes execute runs, `leases` knows the places of this process, and which other processes
-        have exited. `claims_hold` is called with the number of milliseconds during which this process
-        certainly owns the runs that it executes.
-
-        `budgets` are the limits after which a person must be asked; `max_pending` is the number of messages
-        that may wait on a thread.
+        `is_exclusive` is true if no other process executes runs of the database. `leases` knows the places of
+        the process, and which processes have exited. `claims_hold` is called with the milliseconds for which
+        the process certainly owns its runs. `max_pending` is the maximum number of waiting messages per
+        thread.
         """
         self.stores = stores
         self.budgets = tuple(budgets)
@@ -86,12 +88,14 @@ class RunService:
         )
 
     def serve(self, threads: str, executor: RunDispatchExecutor, effects: RunEffects) -> None:
-        """Register the executor for threads with this prefix; this must be done before `start`."""
+        """Register the executor for threads with a prefix, before `start` is called."""
         self._executors.add(threads, executor)
         self._effects.add(effects)
 
     async def start(self) -> None:
-        """Recover unfinished runs and start to look for work; a repeated call has no effect.
+        """Recover unfinished runs, and start to execute work.
+
+        A repeated call has no effect.
 
         Raises:
             StoreError: Unfinished runs could not be recovered.
@@ -122,8 +126,7 @@ class RunService:
     async def untold_dead_letters(self) -> int:
         """Return the number of dead letters that only an operator can handle.
 
-        The dead letter of a chat's run is not counted, because the person in the chat has received the reason
-        as an answer. If the answer could not be delivered, the outbox has a separate dead letter.
+        Dead letters of chats are not counted, because the person in the chat already knows the reason.
 
         Raises:
             StoreError: The dead letters could not be counted.
@@ -133,7 +136,7 @@ class RunService:
         return sum([not is_chat(work.thread_id) async for work in self.dead_letters()])
 
     async def longest_waiting(self, now: int) -> RunDispatch | None:
-        """Return the due dispatch that has waited longest since it was queued or became due.
+        """Return the due dispatch that has waited longest, or None.
 
         Raises:
             StoreError: The queue could not be read.
@@ -152,28 +155,30 @@ class RunService:
         return longest
 
     async def stop(self) -> None:
-        """Return active runs to the queue and stop; do nothing before a start."""
+        """Queue active runs again, and stop.
+
+        Do nothing before `start`.
+        """
         await self.mailbox.aclose(timedelta(0))
 
 
 def project_threads(slug: str) -> str:
-    """Return the name prefix of the threads of a project's agents, or of all projects for ""."""
+    """Return the thread id prefix of a project's agents, or of all projects for ""."""
     return f"{AGENT_THREAD}{slug}/" if slug else AGENT_THREAD
 
 
 def whose(thread_id: str) -> tuple[str, str]:
-    """Return the slug of the project and the name of the agent to which a thread belongs.
+    """Return the project slug and agent name in a thread id.
 
-    Slug and name are empty if the thread does not belong to an agent of a project.
+    Slug and name are empty for a thread without an agent.
     """
     return agent_of(thread_id) or ("", "")
 
 
 def owner_of(thread_id: str) -> tuple[str, str, str]:
-    """Return the agent to which a thread belongs: its name, the slug of its project, and its chat.
+    """Return the agent name, project slug and chat in a thread id.
 
-    An agent has a project or a chat, and the other part is empty. The chat is the platform and the bot
-    through which the agent answers. All parts of the result are empty if the thread belongs to no agent.
+    An agent has either a project or a chat. Missing parts are empty.
     """
     if is_chat(thread_id):
         return agent_on(thread_id) or DEFAULT_AGENT, "", build_outbox_target(thread_id)
@@ -181,10 +186,30 @@ def owner_of(thread_id: str) -> tuple[str, str, str]:
     return name, slug, ""
 
 
+def retried(tx: Transaction) -> dict[str, Json]:
+    """Return the number of runs that failed and are retried, and the newest error; {} for no such run.
+
+    At most 500 queued runs are counted.
+    """
+    active = tx.runs.dispatches.by_status(RunDispatchStatus.CLAIMED, limit=MAX_PAGE, after=None)
+    rows = [*tx.runs.dispatches.retried(MAX_PAGE), *(row for row in active if row.attempt_count)]
+    if not rows:
+        return {}
+    newest = max(rows, key=lambda row: row.claimed_at or row.updated_at)
+    agent, project, chat = owner_of(newest.thread_id)
+    return {
+        "runs": len(rows),
+        "run_id": newest.run_id,
+        "agent": f"{agent}@{project}" if project else f"{agent} in {chat}",
+        "error": newest.last_error or "",
+        "until": None if newest.status is RunDispatchStatus.CLAIMED else iso(newest.available_at),
+    }
+
+
 def open_runs(
     tx: Transaction, prefix: str, statuses: tuple[RunStatus, ...] = OPEN_STATUSES
 ) -> Iterator[RunRecord]:
-    """Yield the open runs on threads with this name prefix, ordered by run id."""
+    """Yield the open runs on threads with an id prefix, ordered by run id."""
     after = ""
     while True:
         query = RunQuery(statuses=statuses, after=after, thread_prefix=prefix)
@@ -196,7 +221,7 @@ def open_runs(
 
 
 def dispatches_of(tx: Transaction, status: RunDispatchStatus, prefix: str) -> Iterator[RunDispatch]:
-    """Yield the dispatches with this status on threads with this id prefix, oldest change first."""
+    """Yield the dispatches with a status on threads with an id prefix, ordered by last change."""
     after: tuple[int, str] | None = None
     while True:
         page = tx.runs.dispatches.by_status(status, limit=MAX_PAGE, after=after, thread_prefix=prefix)

@@ -36,7 +36,10 @@ _DAY: Final = 24 * 3_600_000
 
 
 class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The message that each tick sends; a recipient given without a project is looked up in `project`."""
+    """The message that a schedule sends at each tick.
+
+    Recipients without a project are agents of `project`.
+    """
 
     project: str
     sender: str
@@ -50,7 +53,7 @@ class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the message ends with a summary of the project since the schedule's last message."""
 
     def command(self) -> SendMessage:
-        """Return the operation that sends the message."""
+        """Return the command that sends the message."""
         arguments = {
             "project_key": PEOPLE_SLUG,
             "sender_name": self.sender,
@@ -64,7 +67,7 @@ class ScheduledMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Rehearsed(Exception):
-    """Raised to roll back a trial of sending a message, after the trial has succeeded."""
+    """Raised to roll back a successful trial of sending a message."""
 
 
 class MessageTarget(Target):
@@ -75,10 +78,7 @@ class MessageTarget(Target):
         self._waker = waker
 
     async def submit(self, firing: Firing) -> str:
-        """Send the message of a tick and wake its recipients, in one transaction.
-
-        Return the number of the message.
-        """
+        """Send the message of a tick, wake the recipients, and return the message id."""
         scheduled = msgspec.convert(firing.schedule.payload, ScheduledMessage)
         command = scheduled.command()
 
@@ -131,7 +131,9 @@ class MailSchedules:
         jitter: timedelta,
         replaces: bool,
     ) -> ScheduleView:
-        """Store a schedule; repeating the call has no effect.
+        """Store a schedule.
+
+        A repeated call has no effect.
 
         Raises:
             InvalidSchedule: The schedule cannot be stored.
@@ -169,11 +171,11 @@ class MailSchedules:
         return shown(await self.kept.add(schedule, replaces=replaces))
 
     async def listed(self, slug: str = "") -> Sequence[ScheduleView]:
-        """Return the schedules of a project, or all, as responses show them, ordered by name."""
+        """Return the schedules of one or all projects in the form of responses, ordered by name."""
         return [shown(schedule) for schedule in await self._store.read(lambda tx: self.of_project(tx, slug))]
 
     def of_project(self, tx: Transaction, slug: str) -> Sequence[Schedule]:
-        """Return the schedules of a project, or of all projects without a slug, ordered by name."""
+        """Return the schedules of a project, or of all projects for "", ordered by name."""
         schedules = list[Schedule]()
         while page := tx.schedules.listed(
             MAIL, after=schedules[-1].name if schedules else "", limit=MAX_LISTED
@@ -182,11 +184,13 @@ class MailSchedules:
         return [schedule for schedule in schedules if slug in ("", schedule.payload["project"])]
 
     async def slug(self, project: str) -> str:
-        """Return the slug of the project with this key."""
+        """Return the slug of the project with a given path or slug."""
         return await self._mail.slug(project)
 
     async def named(self, name: str, slug: str = "") -> ScheduleView:
-        """Return a schedule; with `slug`, the schedule must belong to this project.
+        """Return a schedule by name.
+
+        With `slug`, the schedule must belong to that project.
 
         Raises:
             UnknownSchedule: No such schedule exists.
@@ -197,24 +201,30 @@ class MailSchedules:
         return shown(schedule)
 
     async def pause(self, name: str) -> ScheduleView:
-        """Pause a schedule, so that it sends nothing until `resume`."""
+        """Pause a schedule until `resume` is called."""
         return shown(await self.kept.pause(MAIL, name))
 
     async def resume(self, name: str) -> ScheduleView:
-        """Resume a schedule at its next tick; ticks that were missed during the pause are not sent."""
+        """Resume a schedule with the next tick.
+
+        Ticks during the pause are skipped.
+        """
         return shown(await self.kept.resume(MAIL, name))
 
     async def trigger(self, name: str) -> int:
-        """Send the message of a schedule now, and return its number; the ticks do not change."""
+        """Send the message of a schedule now, and return the message id."""
         return int(await self.kept.trigger(MAIL, name))
 
     async def remove(self, name: str) -> bool:
-        """Remove a schedule; sent messages are kept. Return False if no schedule has this name."""
+        """Remove a schedule; return False if no schedule has the name.
+
+        Sent messages are kept.
+        """
         return await self.kept.remove(MAIL, name)
 
 
 def _summary(context: WriteContext, project_key: str, last_id: str | None) -> str:
-    """Return a Markdown summary of a project since the message with this id, or of the last 24 hours."""
+    """Return a Markdown summary of a project since a message, or of the last 24 hours."""
     last = None if last_id is None else context.tx.message(int(last_id))
     begin = context.now - _DAY if last is None else last.created_at
     caller = Caller(postroom=True)  # readers of the pages may see all that this caller sees
@@ -225,7 +235,7 @@ def _summary(context: WriteContext, project_key: str, last_id: str | None) -> st
 
 
 def shown(schedule: Schedule) -> ScheduleView:
-    """Return a mail schedule as responses show it, with times as text and durations in seconds."""
+    """Return a mail schedule in the form of responses, with times as text and durations in seconds."""
     message = msgspec.convert(schedule.payload, ScheduledMessage)
     return {
         "name": schedule.name,

@@ -13,12 +13,11 @@ from postroom.contracts.errors import PostroomError
 from postroom.contracts.events import AppendOptions, CanonicalEventDraft, EventScope, EventVisibility
 from postroom.contracts.messages import Json
 from postroom.contracts.questions import NOTIFICATION, PAGES
-from postroom.contracts.runs import RunRecord
+from postroom.contracts.runs import ASKING, RunRecord
 from postroom.contracts.waking import number_of
 from postroom.gateway.session import SessionSource
 from postroom.log import get_logger
 from postroom.mail.projects import PEOPLE_SLUG
-from postroom.mail.waking.prompts import ASKING
 from postroom.stores.store import SqlStore, Transaction
 
 _LOG = get_logger(__name__)
@@ -34,7 +33,10 @@ _MOST_SHOWN: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surface:
-    """A place at which a question was shown; `at` is when it was first shown there, or None if unknown."""
+    """A place at which a question was shown.
+
+    `at` is the time of the first display, or None if unknown.
+    """
 
     where: str
     at: int | None
@@ -48,9 +50,9 @@ class SurfaceRecords:
         self._known = set[tuple[str, str, str]]()
 
     async def note(self, shown: Iterable[tuple[str, str]], where: str) -> None:
-        """Record that questions, each given by its run and its number, were shown at a place.
+        """Record that questions were shown at a place.
 
-        The questions count as shown even if the record is not stored, so a failure is only logged.
+        Each question is a pair of run id and number. Errors are logged, not raised.
         """
         new = {key: None for key in shown if (*key, where) not in self._known}
         if not new:
@@ -82,13 +84,13 @@ class SurfaceRecords:
 
 
 def surfaces_of(tx: Transaction, run: RunRecord) -> Mapping[str, list[Surface]]:
-    """Return the places at which a run's questions were shown, keyed by the number of the question."""
+    """Return the places at which a run's questions were shown, keyed by question number."""
     tickets = [*(answered.ticket for answered in run.answered), *run.open_tickets]
     surfaces: dict[str, list[Surface]] = {}
     thread = tx.chats.thread(run.thread_id)
     session = None if thread is None else tx.chats.session(thread.session_key)
     closed = {
-        answered.ticket.tool_call_id: answered.decision.updated_at
+        answered.ticket.tool_call_id: 0 if answered.is_unseen else answered.decision.updated_at
         for answered in run.answered
         if not answered.is_answer
     }

@@ -142,5 +142,5 @@ STATUSES: Final[dict[type[errors.PostroomError], int]] = {
 
 
 def status_of(error: errors.PostroomError) -> int:
-    """Return the HTTP status of a failure."""
+    """Return the HTTP status code for an error."""
     return next(STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES)

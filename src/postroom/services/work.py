@@ -10,8 +10,9 @@ from postroom.contracts.clock import iso
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import IllegalTransition, UnknownDispatch, UnknownRun
 from postroom.contracts.events import EventScope
+from postroom.contracts.plain_answers import check_person_name
 from postroom.contracts.run_stores import MAX_PAGE, RunCursor, RunQuery, ThreadQuery
-from postroom.contracts.runs import RunRecord
+from postroom.contracts.runs import CANCELLED_BY, RunRecord
 from postroom.contracts.tasks import TaskDecision
 from postroom.contracts.work import (
     SHOWN_STATES,
@@ -29,7 +30,6 @@ from postroom.contracts.work import (
     WorkState,
 )
 from postroom.dispatch.sinks import ALL_KEPT, SHOWN, output_after, read_output
-from postroom.gateway.replies import has_waiting_caller
 from postroom.mail.catching_up import CaughtUpView, catch_up
 from postroom.mail.commands import CatchUp
 from postroom.mail.context import Caller
@@ -42,7 +42,15 @@ from postroom.mail.tasks import views as task_views
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.administration import DeadLetterView, DecidedTaskView, OpenTaskView
 from postroom.services.cut_ids import whole_id
-from postroom.services.floor import MAX_DEAD, dispatch_of, floor_of, state_of, waiting_messages, work_of
+from postroom.services.floor import (
+    MAX_DEAD,
+    dispatch_of,
+    equal_failures,
+    floor_of,
+    state_of,
+    waiting_messages,
+    work_of,
+)
 from postroom.services.last_lines import last_lines, newest_events, output_in
 from postroom.services.questions import MAX_COUNTED, home_of, place_of
 from postroom.services.run_story import Story, story_of
@@ -70,8 +78,7 @@ _OPEN: Final[tuple[WorkState, ...]] = ("at work", "queued", "asks")
 class WorkService:
     """Implements the operator's routes and the pages for runs.
 
-    Methods that take a transaction read the content of a page. A page calls them with one transaction, so
-    that all parts of the page show the same state.
+    Methods that take a transaction read the content of a page.
     """
 
     floor = staticmethod(floor_of)
@@ -81,16 +88,19 @@ class WorkService:
         self,
         runs: RunService,
         mail: Mail,
-        health: Callable[[], Awaitable[Sequence[HealthFact]]] | None = None,
+        health: Callable[[], Awaitable[Sequence[HealthFact]]],
     ) -> None:
-        """Create the service; `health` returns the state of the server, and may be missing."""
+        """Create the service.
+
+        `health` returns the state of the server.
+        """
         self._runs = runs
         self.store = runs.stores.store
         self._mail = mail
-        self._health = health
+        self.health = health
 
     async def slug(self, project: str) -> str:
-        """Return the slug of the project with this path or slug.
+        """Return the slug of the project with a given path or slug.
 
         Raises:
             UnknownProject: No such project exists.
@@ -98,7 +108,7 @@ class WorkService:
         return await self._mail.slug(project)
 
     async def open_tasks(self, project: str | None) -> Sequence[OpenTaskView]:
-        """Return open tasks of a project, or of all projects: claimed ones first, at most 50 per project."""
+        """Return open tasks of one or all projects, claimed tasks first, at most 50 per project."""
 
         def look(tx: MailReads) -> list[OpenTaskView]:
             projects = tx.projects(limit=MAX_PAGE) if project is None else [find_project(tx, project)]
@@ -118,7 +128,7 @@ class WorkService:
     async def decide_task(
         self, project: str, task: int, name: str, *, answer: TaskDecision, why: str
     ) -> DecidedTaskView:
-        """Accept, reject or cancel a task for a person; the agent that did or holds the task gets a message.
+        """Accept, reject or cancel a task for a person, and notify the agent that finished or holds the task.
 
         Raises:
             UnknownAgent, UnknownTask: No such person or task exists.
@@ -136,7 +146,7 @@ class WorkService:
         return await self._mail.store.write(change)
 
     async def dead(self) -> Sequence[DeadLetterView]:
-        """Return up to 500 dead letters, including those of chats, oldest first."""
+        """Return up to 500 dead letters of agents and chats, oldest first."""
         return [_work_view(dispatch) for dispatch in await self.store.read(lambda tx: _dead(tx, ""))]
 
     def dead_in_chats(self, tx: Transaction) -> Sequence[ChatWork]:
@@ -152,29 +162,18 @@ class WorkService:
         return works
 
     def failed(self, tx: Transaction) -> Sequence[FailedRuns]:
-        """Return all dead letters, including those of chats, grouped by error, newest group first."""
-        groups = dict[tuple[str, str, str, str], list[RunDispatch]]()
-        for row in reversed(_dead(tx, "")):
-            groups.setdefault((*owner_of(row.thread_id), row.last_error or ""), []).append(row)
-        return [
-            FailedRuns(
-                agent=agent,
-                project=project,
-                chat=chat,
-                why=why,
-                run_ids=[row.run_id for row in rows],
-                newest_at=rows[0].updated_at,
-                can_replay=not has_waiting_caller(chat),
-            )
-            for (agent, project, chat, why), rows in groups.items()
-        ]
+        """Return all dead letters of agents and chats, grouped by error, newest group first."""
+        return failed_runs(tx)
 
     async def failed_runs(self) -> Sequence[FailedRuns]:
-        """Return all dead letters, in the groups of `failed`."""
+        """Return all dead letters of agents and chats, grouped by error, newest group first."""
         return await self.store.read(self.failed)
 
     def active(self, tx: Transaction, most: int) -> tuple[Sequence[RunAtWork], int]:
-        """Return up to `most` active runs of all projects, in the order of start, and their number."""
+        """Return up to `most` active runs of all projects, and the number of all active runs.
+
+        The runs are ordered by start.
+        """
         rows = list(dispatches_of(tx, RunDispatchStatus.CLAIMED, project_threads("")))
         items = list[RunAtWork]()
         for row in rows[:most]:
@@ -193,9 +192,9 @@ class WorkService:
         return items, len(rows)
 
     async def works(self, slug: str) -> Sequence[Work]:
-        """Return the runs of a project's agents, or of all agents and chats for "".
+        """Return the runs of a project, or of all projects and chats for "".
 
-        Open runs come first, then dead letters, then the last ended runs of agents (not of chats).
+        Open runs come first, then dead letters, then ended runs of agents.
         """
 
         def look(tx: Transaction) -> list[Work]:
@@ -209,10 +208,7 @@ class WorkService:
         return await self.explained(await self.store.read(look))
 
     def unsettled(self, tx: Transaction, slug: str) -> Sequence[Work]:
-        """Return the open runs of a project, or of all projects for "", and then the dead letters.
-
-        `explained` adds the reasons why queued runs wait.
-        """
+        """Return the open runs and then the dead letters of a project, or of all projects for ""."""
         threads = project_threads(slug) if slug else ""
         dead = [tx.runs.threads.load_run(dispatch.run_id) for dispatch in _dead(tx, threads)]
         runs = [*open_runs(tx, threads), *(run for run in dead if run is not None)]
@@ -224,15 +220,15 @@ class WorkService:
         ]
 
     def found(self, tx: Transaction, slug: str, wanted: RunSearch) -> FoundRuns:
-        """Return up to 50 runs of a project's agents ("" for all agents), last changed first.
+        """Return up to 50 runs of a project that match a search, last changed first.
 
-        At most 2,000 runs are read. `explained` adds the reasons why queued runs wait.
+        "" means all projects.
         """
         runs, place, is_full = _found(slug, wanted, tx)
         return FoundRuns([work_of(run, dispatch_of(tx, run)) for run in runs], place, is_full)
 
     async def explained(self, works: Sequence[Work]) -> list[Work]:
-        """Return the runs; each queued run has the reason why it is not executing yet."""
+        """Return the runs with the reasons why queued runs are not executing yet."""
         return [await self._explain(work) if work.state == "queued" else work for work in works]
 
     async def _explain(self, work: Work) -> Work:
@@ -248,29 +244,26 @@ class WorkService:
         )
 
     def counts(self, tx: Transaction, slug: str) -> WorkCounts:
-        """Return how many runs of a project's agents are open, wait for an answer, or are dead letters."""
+        """Return the number of open runs, questions and failures in a project."""
         prefix = project_threads(slug)
         return WorkCounts(
             open_runs=tx.runs.threads.count_open(prefix),
             questions=tx.runs.threads.count_asked([home_of(slug)], MAX_COUNTED + 1)[0],
-            given_up=tx.runs.dispatches.count_dead(prefix, MAX_DEAD),
+            failures=_count_failures(tx, prefix),
         )
 
     def for_people(self, tx: Transaction, slugs: Sequence[str], most: int) -> dict[str, int]:
-        """Return, for each project, how many questions, up to `most + 1`, and failed runs need people."""
+        """Return the number of questions and failures that need people, keyed by project."""
         due = tx.runs.threads.count_asked([home_of(slug) for slug in slugs], most + 1)
-        dead = [tx.runs.dispatches.count_dead(project_threads(slug), MAX_DEAD) for slug in slugs]
-        return {slug: asked + failed for slug, asked, failed in zip(slugs, due, dead, strict=True)}
-
-    async def health(self) -> Sequence[HealthFact]:
-        """Return the state of the server; empty without a `health` function."""
-        return () if self._health is None else await self._health()
+        return {
+            slug: asked + _count_failures(tx, project_threads(slug))
+            for slug, asked in zip(slugs, due, strict=True)
+        }
 
     def work(self, tx: Transaction, named: str) -> Work:
-        """Return the run with this run id or dispatch id; a unique prefix is enough.
+        """Return a run by run id or dispatch id.
 
-        A prefix is first compared with run ids, and then with dispatch ids. `explained` adds the reason why a
-        queued run waits.
+        A unique prefix of the id is enough.
 
         Raises:
             UnknownRun: No such run exists.
@@ -288,17 +281,17 @@ class WorkService:
         return work_of(run, dispatch_of(tx, run))
 
     async def output(self, run_id: str, *, whole: bool = False) -> Output:
-        """Return the end of a run's stored output, or all of it."""
+        """Return the end of a run's stored output, or the whole output."""
         most = ALL_KEPT if whole else SHOWN
         return await read_output(self._runs.stores.events, EventScope.run(run_id), most=most)
 
     def last_output(self, tx: Transaction, run_id: str) -> Output:
-        """Return the end of a run's output so far, from the newest events in its log."""
+        """Return the end of a run's output so far, from the newest events."""
         events, newest, is_cut = newest_events(tx, run_id, MAX_PAGE)
         return output_in(events, newest, is_cut=is_cut)
 
     async def output_after(self, run_id: str, after: int) -> tuple[str, int]:
-        """Return a run's output after a position in its log, and the position at which to continue.
+        """Return a run's output after a log position, and the position of the next page.
 
         Raises:
             CursorAhead, CursorExpired: The log does not have this position.
@@ -306,7 +299,7 @@ class WorkService:
         return await output_after(self._runs.stores.events, EventScope.run(run_id), after)
 
     def caught_up(self, tx: Transaction, slug: str, hours: int) -> CaughtUpView:
-        """Return what happened in a project within the last hours, like the tool `catch_up`.
+        """Return a summary of the events in a project within the last hours.
 
         Raises:
             UnknownProject: No such project exists.
@@ -314,16 +307,16 @@ class WorkService:
         return catch_up(self._mail.context(tx.mail, Caller()), CatchUp(project_key=slug, hours=hours))
 
     def heard_at(self, tx: Transaction, work: Work) -> int | None:
-        """Return the time of a run's newest event, or of its start, or None if the run has not started."""
+        """Return the time of a run's newest event or of the run's start, or None before the start."""
         return last_lines(tx, work.run_id)[1] or work.started_at
 
     def story(self, tx: Transaction, run_id: str) -> Story:
-        """Return the steps of a run so far and the end of its output; an unknown run has an empty story."""
+        """Return the steps of a run so far, and the end of the output."""
         run = tx.runs.threads.load_run(run_id)
         return Story() if run is None else story_of(tx, run)
 
     def standing(self, tx: Transaction, slug: str) -> QueueState:
-        """Return the queued runs of a project's agents, and their dead letters."""
+        """Return the queued runs and the dead letters of a project's agents."""
         prefix = project_threads(slug)
         queued = [
             QueuedRun(run_id=row.run_id, agent=whose(row.thread_id)[1], since=row.updated_at)
@@ -334,7 +327,7 @@ class WorkService:
         )
 
     def at_work(self, tx: Transaction, slug: str) -> Mapping[str, int]:
-        """Return when the active runs of a project started, keyed by the agent's name in lower case."""
+        """Return the start times of a project's active runs, keyed by the agent's name in lower case."""
         return {
             name.casefold(): row.claimed_at or row.updated_at
             for row in dispatches_of(tx, RunDispatchStatus.CLAIMED, project_threads(slug))
@@ -342,7 +335,9 @@ class WorkService:
         }
 
     async def named(self, run_id: str) -> Work:
-        """Return the run that is named as for `work`, with the reason why it waits.
+        """Return a run by run id or dispatch id, with the reason why a queued run waits.
+
+        A unique prefix of the id is enough.
 
         Raises:
             UnknownRun, InvalidArgument: As for `work`.
@@ -350,18 +345,20 @@ class WorkService:
         work = await self.store.read(lambda tx: self.work(tx, run_id))
         return await self._explain(work) if work.state == "queued" else work
 
-    async def cancel(self, run: str) -> Work:
-        """Cancel a run that is queued, active or waiting; notify its caller and return the run.
+    async def cancel(self, run: str, by: str = "") -> Work:
+        """Cancel a queued, active or waiting run, and notify the caller of the run.
 
-        The questions of a waiting run are withdrawn.
+        The questions of a waiting run are withdrawn. `by` is the name of the person who cancels the run.
 
         Raises:
+            InvalidArgument: `by` is not a name.
             UnknownRun: No such run exists.
             IllegalTransition: The run can no longer be cancelled.
         """
         work = await self.named(run)
         named = work.run_id if work.state == "asks" else work.dispatch_id or run
-        can_cancel = work.can_cancel and await self._runs.mailbox.cancel(named)
+        reason = f"{CANCELLED_BY}{check_person_name(by) or 'an operator'}"
+        can_cancel = work.can_cancel and await self._runs.mailbox.cancel(named, reason)
         if not can_cancel:
             raise IllegalTransition(
                 f"run {work.run_id} is {(await self.named(work.run_id)).state} and cannot be cancelled",
@@ -373,8 +370,7 @@ class WorkService:
     async def replay(self, run: str) -> Work:
         """Retry a dead letter as a new run with the same messages, and return the new run.
 
-        The id of its dispatch is accepted, too. Repeated calls retry a dead letter only once. The answer of a
-        chat's run is sent to the chat.
+        `run` is a run id or a dispatch id. Repeated calls retry a dead letter only once.
 
         Raises:
             UnknownRun: No such run exists.
@@ -395,7 +391,9 @@ class WorkService:
         return await self.named(result.run_id)
 
     async def discard(self, run: str) -> Work:
-        """Remove a dead letter from the list permanently, and return it; the run keeps its error.
+        """Delete a dead letter permanently, and return the run.
+
+        The run keeps the error.
 
         Raises:
             UnknownRun: No such run exists.
@@ -409,14 +407,13 @@ class WorkService:
         return await self.named(work.run_id)
 
     async def _given_up(self, run_id: str) -> tuple[Work, str]:
-        """Return a dead letter as a run, and the id of its dispatch."""
         work = await self.named(run_id)
         if not work.can_discard or work.dispatch_id is None:
             raise _not_dead_error(work.run_id)
         return work, work.dispatch_id
 
     async def hasten(self, run: str) -> Work:
-        """Retry a queued run now, although its retry is due later.
+        """Retry a queued run now, before the end of the retry delay.
 
         Raises:
             UnknownRun: No such run exists.
@@ -436,13 +433,26 @@ class WorkService:
         return await self.named(work.run_id)
 
 
+def _count_failures(tx: Transaction, prefix: str) -> int:
+    """Return the number of failures on threads with a prefix, counting repeated failures once."""
+    return len(set(map(_failure, tx.runs.dispatches.dead_errors(prefix, MAX_DEAD))))
+
+
+def _failure(dead: tuple[str, str]) -> tuple[str, ...]:
+    return *owner_of(dead[0]), dead[1]
+
+
+def failed_runs(tx: Transaction) -> Sequence[FailedRuns]:
+    """Return all dead letters of agents and chats, grouped by error, newest group first."""
+    return equal_failures(_dead(tx, ""))
+
+
 def _dead(tx: Transaction, prefix: str) -> list[RunDispatch]:
-    """Return up to 500 dead letters of threads with this prefix, oldest first."""
     return list(islice(dispatches_of(tx, RunDispatchStatus.DEAD_LETTER, prefix), MAX_DEAD))
 
 
 def _found(slug: str, wanted: RunSearch, tx: Transaction) -> tuple[list[RunRecord], RunCursor | None, bool]:
-    """Return the runs that a search finds, and the position of its next page, as in `FoundRuns`."""
+    """Return the runs that a search finds, the next page's cursor, and whether the search is complete."""
     words = wanted.text.casefold().split()
     project = tx.mail.project(slug) if slug else None
     runs, run_records, looked, place = _newest(tx, slug, wanted), list[RunRecord](), 0, wanted.before
@@ -469,7 +479,6 @@ def _found(slug: str, wanted: RunSearch, tx: Transaction) -> tuple[list[RunRecor
 
 
 def _newest(tx: Transaction, slug: str, wanted: RunSearch) -> Iterator[RunRecord]:
-    """Yield the runs that a search covers, after its position, last changed first."""
     agent = wanted.agent.casefold()
 
     def is_of_agent(thread_id: str) -> bool:

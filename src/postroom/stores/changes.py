@@ -24,7 +24,7 @@ TASKS: Final = "tasks"
 
 
 def commands_to(consumer_id: str) -> str:
-    """Return the topic by which a mailbox learns that commands for its active runs are stored."""
+    """Return the topic of the commands for the active runs of a mailbox."""
     return f"commands:{consumer_id}"
 
 
@@ -32,14 +32,17 @@ _MAX_LENGTH: Final = 100
 
 
 def short_topic(topic: str) -> str:
-    """Return the short form of a topic: a hash if the topic is long or not printable ASCII."""
+    """Return the topic, or a hash of the topic if it is long or not printable ASCII."""
     if len(topic) <= _MAX_LENGTH and topic.isascii() and topic.isprintable():
         return topic
     return f"#{blake2b(topic.encode(errors='surrogatepass'), digest_size=16).hexdigest()}"
 
 
 class TopicListener:
-    """Listens to one topic; several event loops may wait for it one after another."""
+    """Listens for notifications of one topic.
+
+    Several event loops may call `wait` one after another.
+    """
 
     def __init__(self, forget: "Callable[[TopicListener], None]") -> None:
         self._forget = forget
@@ -48,7 +51,7 @@ class TopicListener:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def come(self) -> None:
-        """Wake all waiters; without waiters, the next wait returns at once."""
+        """Wake all waiters, or make the next call of `wait` return at once."""
         with self._lock:
             self._told = True
             woken, self._waiting = self._waiting, set()
@@ -56,7 +59,10 @@ class TopicListener:
             _wake(future)
 
     async def wait(self, at_most: timedelta) -> bool:
-        """Return True when a notification has arrived since the last call, or False after `at_most`."""
+        """Wait until the topic is notified; return False if `at_most` passes without a notification.
+
+        A notification that arrived since the previous call ends the wait at once.
+        """
         future = asyncio.get_running_loop().create_future()
         with self._lock:
             if self._told:
@@ -74,7 +80,7 @@ class TopicListener:
         return True
 
     def close(self) -> None:
-        """Stop listening; a repeated call has no effect."""
+        """Stop listening to the topic; a second call has no effect."""
         self._forget(self)
 
     def __enter__(self) -> Self:
@@ -87,7 +93,7 @@ class TopicListener:
 
 
 class ChangeNotifier:
-    """Sends notifications to listeners in this process."""
+    """Notifies listeners in this process that the data of a topic has changed."""
 
     performer: EffectPerformer | None = None
 
@@ -97,7 +103,7 @@ class ChangeNotifier:
         """The listeners of each topic, in the order of subscription, in which they are also woken."""
 
     def listen(self, topic: str) -> TopicListener:
-        """Start to listen to a topic: `WORK`, `MAIL`, `WAKES`, `TASKS`, or the key of an event scope."""
+        """Return a new listener for `WORK`, `MAIL`, `WAKES`, `TASKS`, or the key of an event scope."""
         short = short_topic(topic)
         listener = TopicListener(lambda one: self._forget(short, one))
         with self._lock:
@@ -116,7 +122,7 @@ class ChangeNotifier:
             listener.come()
 
     def tell_all(self) -> None:
-        """Notify all listeners, because notifications from other processes may have been lost."""
+        """Notify the listeners of all topics."""
         with self._lock:
             topics = list(self._listeners)
         self.tell(topics)
@@ -153,7 +159,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 class SharedChanges(NamedTuple):
-    """Sends and receives the notifications of other servers on the database."""
+    """The notifier of this process, and a function that notifies other processes."""
 
     changes: ChangeNotifier
     share: Callable[[Collection[str]], None]

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class EndedRun(Record, frozen=True, kw_only=True):
-    """The fields of an ended run that determine the order of a conversation; no other field is decoded."""
+    """The fields of an ended run that determine its place in a conversation."""
 
     started_at: int | None = None
     finished_at: int | None = None
@@ -37,7 +37,7 @@ class EndedRun(Record, frozen=True, kw_only=True):
 
 
 class _RunAnswer(Record, frozen=True, kw_only=True):
-    """The answer of a run; other fields of its body are not decoded."""
+    """The answer of a run."""
 
     final_output: str | None = None
 
@@ -74,7 +74,7 @@ _ESCAPE = "\x1a"
 
 
 def record(kind: type[T], row: Sequence[Any]) -> T:
-    """Create a record from the first columns of a row, in the order of the record's fields."""
+    """Create a record from the first columns of a row, which have the order of the record's fields."""
     names, truths = _fields(kind)  # type: ignore[arg-type] # a class is hashable
     values = dict(zip(names, row, strict=False))
     for name in truths:
@@ -84,7 +84,7 @@ def record(kind: type[T], row: Sequence[Any]) -> T:
 
 @cache
 def _fields(kind: type[Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the fields of a record class, and its boolean fields, which rows store as 0 or 1."""
+    """Return the names of all fields of a record class, and the names of its boolean fields."""
     types: dict[str, Any] = kind.__annotations__
     return tuple(types), tuple(name for name, kept_as in types.items() if kept_as is bool)
 
@@ -102,7 +102,7 @@ def encode(value: object) -> str:
 
 
 def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
-    """Decode JSON text to a record; `where` is the name of the row in errors.
+    """Decode JSON text to a record; error messages name the row as `where`.
 
     Raises:
         RecordTooNew: The text contains a value that only a newer release knows.
@@ -119,7 +119,7 @@ def decode(kind: type[T], text: str | bytes, *, where: str) -> T:
 
 
 def answer_in(run_body: str | bytes) -> str:
-    """Return the answer in the body of a run, or "" if the run was deleted and its body is "{}".
+    """Return the answer in the JSON body of a run, or "" if the run was deleted.
 
     Raises:
         StoreCorrupt: The body cannot be read.
@@ -128,17 +128,17 @@ def answer_in(run_body: str | bytes) -> str:
 
 
 def with_answer(run: RunRecord | None) -> RunRecord | None:
-    """Return the run if rows may refer to its answer. Return None if the run is open or has no answer."""
+    """Return the run if it has ended with an answer, or None."""
     return run if run is not None and run.status is RunStatus.DONE and run.final_output else None
 
 
 def is_answer(message: Message, run: RunRecord) -> bool:
-    """Return whether a message consists of the run's answer only."""
+    """Return whether a message contains exactly the answer of a run."""
     return message.role is Role.ASSISTANT and message.content == (ContentBlock(text=run.final_output or ""),)
 
 
 def without_answer(payload: Mapping[str, Json], run: RunRecord) -> dict[str, Json] | None:
-    """Return an event's payload without the run's answer, or None if it does not contain the answer."""
+    """Return the payload of an event without the answer of a run, or None if the payload lacks the answer."""
     if payload.get("text") == run.final_output:
         return {**payload, "text": None}
     result = payload.get("result")
@@ -148,12 +148,12 @@ def without_answer(payload: Mapping[str, Json], run: RunRecord) -> dict[str, Jso
 
 
 def message_with(message: Message, text: str) -> Message:
-    """Return a message with the answer that its row does not contain."""
+    """Return a copy of a message with `text` as its content."""
     return replace(message, content=(ContentBlock(text=text),))
 
 
 def payload_with(payload: Mapping[str, Json], text: str) -> dict[str, Json]:
-    """Return a payload with the answer that `without_answer` removed."""
+    """Return the payload of an event with the answer that `without_answer` removed."""
     if "text" in payload:
         return {**payload, "text": text}
     return {**payload, "result": {**payload["result"], "response": text}}
@@ -179,17 +179,14 @@ def escape_nul(text: str | None) -> str | None:
 
 
 def unescape_nul(text: str | None) -> str | None:
-    """Reverse the escapes that `escape_nul` made in free text."""
+    """Reverse the escape sequences of `escape_nul`."""
     if text is None or _ESCAPE not in text:
         return text
     return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE)
 
 
 def unreadable(kind: str, row_id: str, reason: Exception) -> StoreCorrupt:
-    """Return the error for a row that cannot be read.
-
-    The details of the error name the row, so that the caller can skip it.
-    """
+    """Return the error for a row that cannot be read; the details of the error contain the row's id."""
     # A KeyError means a status that this release does not know.
     is_newer = isinstance(reason, RecordTooNew | KeyError)
     return (RecordTooNew if is_newer else StoreCorrupt)(

@@ -25,7 +25,7 @@ class _Sides(NamedTuple):
 
 
 def copied(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[str, object]:
-    """Copy a store, and return the result as plain JSON data.
+    """Copy a store to another database, and return the result as JSON data.
 
     `is_gone` returns whether the process that a lease describes has exited.
 
@@ -44,7 +44,7 @@ def copied(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[s
 
 
 def checked(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[str, object]:
-    """Return the size of a copy without making it.
+    """Return the number of rows of each table that a copy would write; nothing is written.
 
     Raises:
         PostroomError: The copy would be rejected.
@@ -61,7 +61,7 @@ def checked(source: Place, target: Place, *, now: int, is_gone: IsGone) -> dict[
 
 @contextmanager
 def _open_both(source: Place, target: Place, *, now: int, writes: bool, is_gone: IsGone) -> Iterator[_Sides]:
-    """Open both databases, one of which is a file.
+    """Open both databases for a copy; exactly one must be a SQLite file.
 
     Raises:
         InvalidArgument: Both databases use the same engine.

@@ -27,7 +27,7 @@ GROUP_LIMIT: Final = 64
 
 @dataclass(slots=True, eq=False)
 class PendingChange(Generic[S]):
-    """A change with its caller and its result."""
+    """A change that waits for a commit, with the result and the caller of the change."""
 
     run: Callable[[S], Any]
     future: "asyncio.Future[Any] | None" = None
@@ -38,7 +38,7 @@ class PendingChange(Generic[S]):
     error: BaseException | None = None
 
     def perform(self, given: S) -> None:
-        """Make the change in the engine's thread; store its result or error for the caller."""
+        """Make the change, and store its result or its error."""
         try:
             self.value = self.run(given)
         except StopIteration:
@@ -61,8 +61,7 @@ class PendingChanges(Generic[S]):
     ) -> T:
         """Call `run` in the thread, and return its result when its writes are durable.
 
-        When the writes are durable, `committed` is called on the caller's event loop, even if the caller was
-        cancelled.
+        `committed` is called on the caller's event loop after the commit, even if the caller was cancelled.
 
         Raises:
             StoreClosed: This process has closed the store.
@@ -85,9 +84,9 @@ class PendingChanges(Generic[S]):
             self.queue.put(change)
 
     def stop(self) -> None:
-        """Stop accepting changes.
+        """Reject new changes; a second call has no effect.
 
-        After the last change, the thread receives None. A repeated call has no effect.
+        The thread receives None after the last queued change.
         """
         with self._gate:
             if not self._closed:
@@ -96,11 +95,11 @@ class PendingChanges(Generic[S]):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the queue is empty."""
+        """Whether the queue contains no changes."""
         return self.queue.empty()
 
     def group(self, first: PendingChange[S]) -> list[PendingChange[S]]:
-        """Return a change and the changes after it, up to the maximum for one commit."""
+        """Return the change `first` and the next queued changes, together at most `GROUP_LIMIT`."""
         group = [first]
         while len(group) < GROUP_LIMIT:
             try:
@@ -115,10 +114,7 @@ class PendingChanges(Generic[S]):
 
 
 class LookingThreads:
-    """A few threads that call functions for event loops; each thread runs one function at a time.
-
-    The thread pool of `asyncio` has more overhead than most reads, because it uses two kinds of futures.
-    """
+    """Threads that call functions on behalf of event loops."""
 
     def __init__(self, count: int) -> None:
         self._pending = PendingChanges[None]()
@@ -133,7 +129,7 @@ class LookingThreads:
             thread.start()
 
     def begin(self, look: Callable[[None], object]) -> None:
-        """Call `look` in a thread without waiting for it; a failure is logged.
+        """Call `look` in a thread without waiting for the result; errors are logged.
 
         Raises:
             StoreClosed: This process has closed the store.
@@ -141,7 +137,7 @@ class LookingThreads:
         self._pending.put(PendingChange(run=look))
 
     def close(self) -> None:
-        """Stop accepting work, and wait until the queued work is done; a repeated call has no effect."""
+        """Reject new calls, and wait for the queued calls; a second call has no effect."""
         self._pending.stop()
         for thread in self._threads:
             thread.join()
@@ -157,15 +153,12 @@ def _look_on(pending: PendingChanges[None]) -> None:
 
 
 def no_stop_iteration() -> RuntimeError:
-    """Return the error that replaces a StopIteration.
-
-    A future cannot hold a StopIteration, so its caller would wait forever.
-    """
+    """Return the error that replaces a StopIteration, which a future cannot hold."""
     return RuntimeError("a function given to the store raised StopIteration")
 
 
 def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
-    """Set this error for each change that has not raised one itself."""
+    """Set a copy of `error` on each change that has no error yet."""
     for change in group:
         if change.error is None:
             # Each caller gets its own instance, because raising an error writes a traceback into it.
@@ -177,7 +170,7 @@ def fail(group: Iterable[PendingChange[Any]], error: PostroomError) -> None:
 
 
 def answer(group: Iterable[PendingChange[Any]]) -> None:
-    """Return the results to the callers; each event loop is woken only once for the group."""
+    """Pass the result or the error of each change to its caller."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[PendingChange[Any], asyncio.Future[Any]]]] = {}
     for change in group:
         if change.future is not None:
@@ -192,10 +185,7 @@ def answer(group: Iterable[PendingChange[Any]]) -> None:
 
 
 def _settle(changes: "list[tuple[PendingChange[Any], asyncio.Future[Any]]]") -> None:
-    """Return the results to all callers, and then call each `committed`.
-
-    If a `committed` raises an error, the event loop reports the error.
-    """
+    """Return the results to all callers, and then call the `committed` functions."""
     for change, future in changes:
         if future.done():
             continue  # the caller was cancelled
@@ -210,11 +200,11 @@ def _settle(changes: "list[tuple[PendingChange[Any], asyncio.Future[Any]]]") -> 
 
 
 class Engine(Protocol):
-    """Runs functions within a transaction, in its own threads."""
+    """A database engine, which runs functions in transactions."""
 
     @property
     def identity(self) -> str:
-        """The name of the database to which the engine writes."""
+        """The name of the database."""
         ...
 
     @property
@@ -224,17 +214,17 @@ class Engine(Protocol):
 
     @property
     def release(self) -> str:
-        """The name and the version of the database, as people see them."""
+        """The product name and the version of the database server or library."""
         ...
 
     @property
     def checks_pages(self) -> bool:
-        """Whether each page has a checksum, which shows damage when the page is read."""
+        """Whether each page of the database has a checksum."""
         ...
 
     @property
     def grouping(self) -> tuple[int, int]:
-        """The number of commits so far, and the number of changes that they contained."""
+        """The number of commits, and the number of committed changes."""
         ...
 
     async def read(self, look: Callable[[SqlTransaction], T]) -> T:
@@ -252,10 +242,10 @@ class Engine(Protocol):
         key: str = "",
         committed: Callable[[], None] | None = None,
     ) -> T:
-        """Call `change` in a transaction, and return when it is durable; `change` may be called again.
+        """Call `change` in a transaction, and return its result when the writes are durable.
 
-        Changes with the same key are made in order of arrival. When the change is durable, `committed` is
-        called on the caller's event loop, even if the caller was cancelled.
+        The engine may call `change` more than once. Changes with equal keys are made in order of arrival.
+        `committed` is called on the caller's event loop after the commit, even if the caller was cancelled.
 
         Raises:
             StoreError: The change was rolled back, so nothing was written.
@@ -264,23 +254,26 @@ class Engine(Protocol):
         ...
 
     async def settle(self) -> None:
-        """Update the indexes that are not updated in each commit."""
+        """Bring the search index and the lists of threads up to date."""
         ...
 
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
-        """Write a consistent copy of the database; unless `is_read_back` is False, verify the copy."""
+        """Write a consistent copy of the database to `target`.
+
+        With `is_read_back`, the copy is read and checked.
+        """
         ...
 
     async def check(self) -> list[str]:
-        """Read the whole database, and return its problems."""
+        """Read the whole database, and return the list of its problems."""
         ...
 
     async def indexes_that_lack_rows(self) -> list[str]:
-        """Return the indexes that lack rows and can be rebuilt from their tables without losing data."""
+        """Return the names of the indexes that lack rows and can be rebuilt without losing data."""
         ...
 
     async def write_again(self, indexes: Sequence[str]) -> None:
-        """Rebuild the indexes with the given names from their tables.
+        """Rebuild the named indexes from their tables.
 
         Raises:
             StoreCorrupt: A problem remains, so nothing was changed.
@@ -292,7 +285,7 @@ class Engine(Protocol):
         ...
 
     def take_room(self, sql: SqlTransaction, size: int) -> None:
-        """Allocate `size` bytes on the disk and free them again; 0 means the size of a few rows.
+        """Check that the disk has `size` free bytes; 0 means the size of a few rows.
 
         Raises:
             StoreFull: There is not enough space.
@@ -300,7 +293,7 @@ class Engine(Protocol):
         ...
 
     def refuse_without_rights(self, sql: SqlTransaction) -> None:
-        """Raise an error if the user lacks a permission on a table; one query checks all tables.
+        """Check that the database user has all required permissions on the tables.
 
         Raises:
             StoreReadOnly: A permission is missing; the remedy states how to grant it.
@@ -308,9 +301,12 @@ class Engine(Protocol):
         ...
 
     def share(self, topics: Collection[str]) -> None:
-        """Notify other processes in the background that the data of these topics has changed."""
+        """Notify other processes in the background that the data of `topics` has changed."""
         ...
 
     def close(self) -> None:
-        """Finish submitted work and close the engine. The call may block; a second call has no effect."""
+        """Finish the submitted work and close the engine; a second call has no effect.
+
+        The call blocks until the work is done.
+        """
         ...

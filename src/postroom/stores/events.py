@@ -35,10 +35,7 @@ from postroom.stores.sql_transaction import Found, Look, Row, Tables, Values
 
 @dataclass(frozen=True, slots=True)
 class WrittenEvent:
-    """An event to write, with its id, and with its payload as text.
-
-    A later change of the payload by the caller has no effect.
-    """
+    """An event to write, with its id and its payload as text."""
 
     event_id: str
     draft: CanonicalEventDraft
@@ -51,7 +48,7 @@ class WrittenEvent:
     def of(
         cls, draft: CanonicalEventDraft, new_id: Callable[[], str], answer: RunRecord | None = None
     ) -> "WrittenEvent":
-        """Convert a draft to its written form, without the answer of the run `answer`."""
+        """Create an event from a draft; the payload omits the answer of the run `answer`."""
         keyed = draft.options.idempotency_key is not None
         rest = None if answer is None else without_answer(draft.payload, answer)
         return cls(
@@ -64,7 +61,7 @@ class WrittenEvent:
 
 
 def event_looks(written: Sequence[WrittenEvent]) -> list[Look]:
-    """Return the queries that an append needs: the newest numbers of the scopes, and the key."""
+    """Return the queries that must run before events are appended."""
     looks: list[Look] = []
     for event in written:
         scopes = [scope.key for scope in event.draft.scopes]
@@ -88,9 +85,8 @@ class EventTables(Tables):
     ) -> tuple[CanonicalEvent, ...]:
         """Append events to their scopes; for a repeated key, return the event that was stored first.
 
-        `at` is when the events happened, by default the time of the transaction. If an event contains the
-        answer of `ended_run`, which is already stored, the event refers to this run instead of storing the
-        text again.
+        `at` is when the events happened, by default the time of the transaction. An event with the answer of
+        `ended_run` is stored with a reference to this run, which must already be stored.
 
         Raises:
             IdempotencyConflict, VersionConflict: As for `EventStore.append`.
@@ -107,11 +103,9 @@ class EventTables(Tables):
         ended_run: RunRecord | None = None,
         claim: Claim | None = None,
     ) -> None:
-        """Add an event to the scopes of its thread and its run, like `append`.
+        """Append an event to the scopes of its thread and its run.
 
         The event is not written if its key was used before, or if the execution has lost its claim.
-
-        The write needs no read before it, because the caller needs no number and no earlier event.
         """
         options, answer, now = draft.options, with_answer(ended_run), self._now()
         event_id = f"evt_{now:012x}{self._new_id()[:20]}"  # ids are appended at the end of their index
@@ -143,12 +137,29 @@ class EventTables(Tables):
         self._sql.run("events.place_all", {"scopes": scopes, "event_id": event_id})
         self._tell(*scopes)
 
-    def note(self, scope: str, kind: str, payload: Mapping[str, Json], *, origin: str, at: int) -> None:
-        """Append an internal event to one scope; it has no key, so nothing must be read before.
+    def note(
+        self,
+        scope: str,
+        kind: str,
+        payload: Mapping[str, Json],
+        *,
+        origin: str,
+        at: int,
+        key: str | None = None,
+    ) -> None:
+        """Append an internal event to one scope. With a `key`, append it once to this scope.
 
         The scope's key must not contain a character that JSON escapes.
         """
+        named = {
+            "writer_id": None if key is None else origin,
+            "key": None if key is None else f"{scope}/{key}",
+            "digest": None if key is None else kind,
+        }
+        if key is not None and self._sql.one("events.first_of_key", named):
+            return
         values = {
+            **named,
             "scope": scope,
             "event_id": f"evt_{at:012x}{self._new_id()[:20]}",
             "event_kind": kind,
@@ -189,12 +200,12 @@ class EventTables(Tables):
             self._tell(*event.sequences)
 
     def newest(self, scope: str) -> int:
-        """Return the number of the newest event in a scope, or 0 if there is none."""
+        """Return the number of the newest event in a scope, or 0 if the scope is empty."""
         row = self._sql.one("events.newest", {"scope": scope})
         return row[0] if row else 0
 
     def bounds(self, scope: str) -> tuple[int, int]:
-        """Return the numbers of the oldest and the newest event in a scope; (1, 0) if it is empty."""
+        """Return the numbers of the oldest and the newest event in a scope, or (1, 0) for an empty scope."""
         [[oldest]], [[newest]] = self._sql.ask(
             ("events.oldest", {"scope": scope}), ("events.newest", {"scope": scope})
         )
@@ -203,19 +214,17 @@ class EventTables(Tables):
     def of_scope(
         self, scope: str, *, after: int, limit: int, kinds: Sequence[str] = ()
     ) -> list[tuple[int, CanonicalEvent]]:
-        """Return the events of a scope after a number, each with its number.
+        """Return the numbers and the events of a scope after the number `after`, at most `limit`.
 
-        `kinds` restricts the result to these kinds of events.
+        Without `kinds`, events of all kinds are returned.
         """
         rows = self._sql.all("events.events", _parameters(scope, after, limit, kinds))
         return [(row[-1], _event(row)) for row in rows]
 
     def trim(self, scope: str, *, keep: int, limit: int) -> int:
-        """Delete up to `limit` of the oldest events in a scope, except the newest `keep`.
+        """Delete up to `limit` of the oldest events in a scope, and return the number of deleted events.
 
-        Return the number of deleted events.
-
-        The events must belong to no other scope. New events continue the numbering.
+        The newest `keep` events are kept. The deleted events must belong to no other scope.
         """
         oldest, newest = self.bounds(scope)
         last = min(newest - max(keep, 1), oldest - 1 + limit)
@@ -225,12 +234,12 @@ class EventTables(Tables):
         return self._sql.changed("events.trim", {"scope": scope, "last": last})
 
     def drop(self, scopes: Sequence[str]) -> None:
-        """Delete scopes with all their events; no event may be added to these scopes later."""
+        """Delete scopes with all their events; no event may be added to the scopes later."""
         self._sql.run("events.drop_events", {"scopes": scopes})
         self._sql.run("events.drop_scopes", {"scopes": scopes})
 
     def behind(self, scope: str, after: int, limit: int) -> EventPage:
-        """Return the events of a scope after a cursor.
+        """Return the events of a scope after the cursor `after`.
 
         Raises:
             CursorAhead, CursorExpired: As for `EventStore.list`.
@@ -271,9 +280,9 @@ def _parameters(scope: str, after: int, limit: int, kinds: Sequence[str] = ()) -
 def appending(
     written: Sequence[WrittenEvent], found: Found, now: int
 ) -> tuple[tuple[CanonicalEvent, ...], list[tuple[WrittenEvent, CanonicalEvent]]]:
-    """Number events after the newest numbers of their scopes; return all events, and the new ones.
+    """Return events with numbers after the newest numbers of their scopes, and a list of the new events.
 
-    For a repeated key, the event that was stored first is returned.
+    For a repeated key, the first result contains the event that was stored first.
 
     Raises:
         IdempotencyConflict, VersionConflict: As for `EventStore.append`.
@@ -333,7 +342,7 @@ def _number(written: WrittenEvent, newest: Mapping[str, int], now: int) -> Canon
 
 
 def _event(row: Row) -> CanonicalEvent:
-    """Convert the columns of `events`, from `event_id` to `schema_version`, and the body of a run.
+    """Create an event from a row of the table `events`, joined with the body of a run.
 
     Raises:
         StoreCorrupt: The row cannot be read.

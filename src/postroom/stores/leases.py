@@ -20,15 +20,18 @@ class LeaseTables(Tables):
         self._sql.run("leases.put", {**asdict(lease), "about": encode(dict(lease.about))})
 
     def renew(self, names: Collection[str], until: int) -> None:
-        """Set a new end of the leases with these names."""
+        """Set the end of the leases with these names to `until`."""
         self._sql.run("leases.renew", {"names": sorted(names), "until": until})
 
     def remove(self, names: Collection[str]) -> None:
-        """Delete the leases with these names, including their fences."""
+        """Delete the leases with these names."""
         self._sql.run("leases.remove", {"names": sorted(names)})
 
     def holds(self, name: str, holder: str, fence: int) -> bool:
-        """Return whether `holder` has the lease with this fence; lock it until the transaction ends."""
+        """Return whether `holder` has the lease with this fence.
+
+        The row of the lease is locked until the transaction ends.
+        """
         parameters = {"name": name, "holder": holder, "fence": fence, "now": self._now()}
         # a write to the row keeps other transactions from writing it
         return self._sql.changed("leases.hold", parameters) > 0

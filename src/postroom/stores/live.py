@@ -16,7 +16,7 @@ from postroom.contracts.live import (
 
 
 class Subscription:
-    """Yields the commands for one target in order, until it is closed; closing it calls `forget` once."""
+    """The commands for one target, in order of arrival; closing the subscription calls `forget` once."""
 
     def __init__(self, key: str, target: LiveRunTarget, forget: Callable[["Subscription"], None]) -> None:
         self.key = key
@@ -28,7 +28,7 @@ class Subscription:
         self._closed = False
 
     def __aiter__(self) -> "Subscription":
-        """Iterate over commands as they arrive; only one iteration at a time is allowed."""
+        """Iterate over the commands as they arrive; only one iteration at a time is allowed."""
         return self
 
     async def __anext__(self) -> LiveCommandEntry:
@@ -43,14 +43,14 @@ class Subscription:
         raise StopAsyncIteration
 
     def put(self, entry: LiveCommandEntry) -> None:
-        """Pass a command to the listener."""
+        """Queue a command for the listener."""
         self._open_receipts = [receipt for receipt in self._open_receipts if not receipt.settled]
         self._open_receipts.append(entry.receipt)
         self._queue.append(entry)
         self._changed.set()
 
     def close(self) -> None:
-        """End the subscription and drop unhandled commands; a repeated call has no effect."""
+        """End the subscription and drop unhandled commands; a second call has no effect."""
         if self._closed:
             return
         self._closed = True
@@ -65,7 +65,7 @@ class Subscription:
 class LocalLiveChannels:
     """Delivers commands to the runs of this process.
 
-    A sender waits for receipts for at most `accept_within_ms`; then commands without a receipt are withdrawn.
+    A command that no listener accepts within `accept_within_ms` milliseconds is withdrawn.
     """
 
     def __init__(self, timer: Timer | None = None, accept_within_ms: int = 5_000) -> None:
@@ -74,7 +74,10 @@ class LocalLiveChannels:
         self._listening: dict[str, dict[LiveRunTarget, Subscription]] = {}
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Pass a command to all listeners of a run. The delivery succeeds if one listener accepts it."""
+        """Pass a command to all listeners of a run.
+
+        The outcome is DELIVERED if at least one listener accepts the command.
+        """
         await asyncio.sleep(0)
         there = self._listening.get(target.thread_id, {})
         listeners = [subscription for listener, subscription in there.items() if target.matches(listener)]
@@ -100,7 +103,7 @@ class LocalLiveChannels:
         return LiveDeliveryOutcome.DELIVERED if verdict.accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
 
     async def open(self, target: LiveRunTarget) -> Subscription:
-        """Start to listen for commands to this target; an earlier listener of the target is replaced."""
+        """Start to listen for the commands to a target; an earlier listener of the target is closed."""
         await asyncio.sleep(0)
         former = self._listening.get(target.thread_id, {}).get(target)
         if former is not None:
@@ -117,7 +120,7 @@ class LocalLiveChannels:
 
 
 class _Verdict:
-    """Whether a command was accepted, which is known when all its receipts are settled."""
+    """Whether any listener accepted a command."""
 
     def __init__(self, receipts: int) -> None:
         self.complete = asyncio.Event()

@@ -6,7 +6,7 @@ from postroom.stores.sqlite.store import SqliteStore
 
 
 class MemoryRunStores(RunStores):
-    """The ports of runs on a new store in memory."""
+    """The stores of runs in a new in-memory database."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         kept_sqlite_store = SqliteStore.in_memory(clock)

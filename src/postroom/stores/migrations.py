@@ -36,7 +36,7 @@ name.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """A step of the schema: its number, its name and its statements."""
+    """A numbered step of the database schema."""
 
     version: int
     name: str
@@ -44,19 +44,22 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """The SHA-256 of the statements, which shows whether the step was modified."""
+        """The SHA-256 of the statements as a hexadecimal text."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
     @property
     def after(self) -> int:
-        """The oldest step whose servers can use the database after this step; 0 allows every server."""
+        """The number of the oldest schema step that a server must know to work after this migration.
+
+        0 allows every server.
+        """
         match = _AFTER.search(self.sql)
         return int(match[1]) if match else 0
 
 
 @cache
 def shipped_migrations(engine: str) -> tuple[Migration, ...]:
-    """Return the steps of this release for `sqlite` or `postgres`, in order."""
+    """Return the schema steps of this release for `sqlite` or `postgres`, in order."""
     items = []
     for entry in resources.files(f"postroom.stores.{engine}").joinpath("migrations").iterdir():
         if match := _FILE.match(entry.name):
@@ -67,7 +70,7 @@ def shipped_migrations(engine: str) -> tuple[Migration, ...]:
 
 @cache
 def list_tables(engine: str) -> frozenset[str]:
-    """Return the tables that a database has after all steps of this release."""
+    """Return the tables that a database has after all schema steps of this release."""
     tables = frozenset[str]()
     for step in shipped_migrations(engine):
         for verb, old, new in _TABLE.findall(step.sql):
@@ -80,9 +83,9 @@ def list_tables(engine: str) -> frozenset[str]:
 
 
 def missing_tables(engine: str, there: Collection[str], newest: int) -> list[str]:
-    """Return a problem for each table that this release uses and that does not exist.
+    """Return a problem for each table that this release uses but the database lacks.
 
-    `newest` is the last applied step. The database is checked only if it has exactly the steps of this
+    `newest` is the last applied schema step. The result is empty unless `newest` is the last step of this
     release.
     """
     if newest != newest_of(shipped_migrations(engine)):
@@ -91,17 +94,16 @@ def missing_tables(engine: str, there: Collection[str], newest: int) -> list[str
 
 
 def newest_of(steps: Sequence[Migration]) -> int:
-    """Return the number of the last step, or 0 if there are none."""
+    """Return the number of the last schema step, or 0 if `steps` is empty."""
     return max((step.version for step in steps), default=0)
 
 
 def missing_migrations(
     applied: Mapping[int, str], known: Sequence[Migration], *, needed: int | None = None
 ) -> list[Migration]:
-    """Return the steps that must be applied; `applied` contains the checksum of each applied step.
+    """Return the schema steps that must be applied; `applied` contains the checksum of each applied step.
 
-    A release that knows the step `needed` may use a database with newer steps; without `needed`, newer steps
-    are an error.
+    A release that knows the step `needed` may use a database with unknown newer steps.
 
     Raises:
         SchemaTooNew: The database has unknown steps, and this release can no longer use it.
@@ -129,7 +131,7 @@ def missing_migrations(
 
 
 def refuse_old(applied: Mapping[int, str], engine: str) -> None:
-    """Raise an error if a database lacks a step of this release, or has steps that it does not know.
+    """Check that a database has exactly the schema steps of this release.
 
     Raises:
         StateError: The database lacks a step. SchemaTooNew, StoreCorrupt, WrongStore: As for

@@ -27,7 +27,7 @@ _ALWAYS_THERE: Final = ("probe", "store_identity")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table that has the same form on SQLite and on PostgreSQL, so that its rows can be copied."""
+    """A table with equal columns on SQLite and on PostgreSQL, so that its rows can be copied."""
 
     name: str
     columns: tuple[str, ...]
@@ -37,56 +37,53 @@ class Table:
 
     @property
     def at_once(self) -> int:
-        """Number of rows that are read and written together."""
+        """The number of rows that one transaction copies."""
         return AT_ONCE_WITH_BYTES if self.has_bytes else AT_ONCE
 
     def get_key(self, row: Row) -> Row:
-        """Return the key of a row."""
+        """Return the values of the key columns of a row."""
         return tuple(row[self.columns.index(name)] for name in self.key)
 
 
 class Side(Protocol):
-    """A store that no other process uses during a copy; a source is only read."""
+    """A database that is the source or the target of a copy.
+
+    No other process uses the database during the copy.
+    """
 
     name: str
     """The name of the database as people see it, without a password."""
 
     def store_id(self) -> str:
-        """Return the id of the store; empty if it has none."""
+        """Return the id of the store, or "" if the store has no id."""
         ...
 
     def newest_message(self) -> int:
-        """Return the highest number that a message ever had."""
+        """Return the highest message number that the store has ever used."""
         ...
 
     def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
-        """Return rows after a key, in key order."""
+        """Return up to `limit` rows of a table after the key `after`, in key order."""
         ...
 
     def last_key(self, table: Table) -> Row | None:
-        """Return the key of the last row."""
+        """Return the key of the last row of a table, or None if the table is empty."""
         ...
 
     def count(self, table: Table) -> int:
-        """Return the number of rows."""
+        """Return the number of rows of a table."""
         ...
 
     def copied_from(self) -> str | None:
-        """Return the id of the store of which this database is an unfinished copy.
-
-        Return None if this database is not an unfinished copy.
-        """
+        """Return the id of the source store if this database is an unfinished copy, or None."""
         ...
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
-        """Empty the tables of the target and record the start of a copy, in one transaction.
-
-        A new store is created together with the mark.
-        """
+        """Empty the tables of the target and mark the target as an unfinished copy, in one transaction."""
         ...
 
     def put(self, table: Table, rows: Sequence[Row]) -> None:
-        """Write rows in one transaction.
+        """Write rows to a table of the target in one transaction.
 
         Raises:
             InvalidRecord: The engine cannot store a value.
@@ -94,7 +91,7 @@ class Side(Protocol):
         ...
 
     def finish(self, newest_message: int) -> None:
-        """Fill the indexes, move the number sequences past the used numbers, and remove the mark last."""
+        """Fill the indexes, set the number sequences, and remove the mark of an unfinished copy."""
         ...
 
 
@@ -109,7 +106,7 @@ class Copied:
 
 
 def copy(source: Side, target: Side, tables: Sequence[Table]) -> Copied:
-    """Copy a store into an empty one, or continue an interrupted copy.
+    """Copy a store into an empty database, or continue an interrupted copy.
 
     Raises:
         StateError: The target contains other data, and nothing was changed.
@@ -136,7 +133,7 @@ def copy(source: Side, target: Side, tables: Sequence[Table]) -> Copied:
 
 
 def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
-    """Return whether the target is an unfinished copy of this store; otherwise the target is empty.
+    """Return whether the target is an unfinished copy of the source; False means that the target is empty.
 
     Raises:
         StateError: The target contains other data, or the source has no id.
@@ -173,7 +170,7 @@ def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
 
 
 def _copy_table(source: Side, target: Side, table: Table) -> Iterator[int]:
-    """Copy a table, and yield the number of rows that were copied after each step."""
+    """Copy a table, and yield the number of copied rows after each transaction."""
     after = target.last_key(table)
     while rows := source.rows(table, after, table.at_once):
         target.put(table, rows)
@@ -182,7 +179,7 @@ def _copy_table(source: Side, target: Side, table: Table) -> Iterator[int]:
 
 
 def _compare_table(source: Side, target: Side, table: Table) -> Iterator[int]:
-    """Compare a table, and yield the number of equal rows after each step.
+    """Compare the rows of a table, and yield the number of equal rows so far.
 
     Raises:
         StoreCorrupt: A row differs.

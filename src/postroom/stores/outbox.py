@@ -43,7 +43,8 @@ class OutboxTables(Tables):
     def enqueue(self, drafts: Sequence[OutboxDraft]) -> tuple[OutboxMessage, ...]:
         """Store effects, and return them.
 
-        If an effect with the same kind, target and `dedupe_key` is stored already, return the stored effect.
+        For a key that is stored already, the stored effect is returned. The key of an effect consists of its
+        kind, its target and its `dedupe_key`.
 
         Raises:
             IdempotencyConflict: The key was used with another payload.
@@ -54,7 +55,7 @@ class OutboxTables(Tables):
         return effects
 
     def written(self, drafts: Sequence[OutboxDraft]) -> list[WrittenEffect]:
-        """Return drafts in their written form, each with the length of this process's claim, or None."""
+        """Return an effect with a new id for each draft, without storing the effects."""
         ask = None if self._performer is None else self._performer.lease_ms
         return [
             (
@@ -69,10 +70,10 @@ class OutboxTables(Tables):
     def decided(
         self, written: Sequence[WrittenEffect], found: Found, now: int
     ) -> tuple[tuple[OutboxMessage, ...], NewEffects]:
-        """Return the effects as they will be stored, and the new ones with their payloads as text.
+        """Return an effect for each draft, and a list of the effects that must be stored.
 
-        If `effect_looks` found an effect for a key, this effect is returned. An effect that this process
-        performs at once is stored as claimed, unless another effect with its order key is open.
+        For a key that `effect_looks` found, the stored effect is returned. An effect that this process
+        performs at once has the status CLAIMED.
 
         Raises:
             IdempotencyConflict: The key was used with another payload.
@@ -107,7 +108,7 @@ class OutboxTables(Tables):
         return tuple(effects), tuple(new)
 
     def write(self, new: NewEffects) -> None:
-        """Write new effects, each with its payload as text."""
+        """Write new effects."""
         for effect, payload in new:
             values = {
                 **_columns(effect, effect.outbox_id, effect.created_at),
@@ -124,16 +125,16 @@ class OutboxTables(Tables):
             self._tell(OUTBOX)
 
     def open(self, kind: str, *, limit: int) -> tuple[OutboxMessage, ...]:
-        """Return the pending and claimed effects of a kind, oldest first."""
+        """Return up to `limit` pending and claimed effects of a kind, oldest first."""
         return tuple(map(_effect, self._sql.all("outbox.open", {"kind": kind, "limit": limit})))
 
     def backlog(self, kind: str) -> Backlog:
-        """Return the number of a kind's pending effects and dead letters, and the oldest effect's time."""
+        """Return the number of pending effects and dead letters of a kind, and the oldest effect's time."""
         [(waiting, oldest_at, dead)] = self._sql.all("outbox.backlog", {"kind": kind})
         return Backlog(waiting=waiting, oldest_at=oldest_at, dead=dead)
 
     def due(self, kinds: Sequence[str]) -> list[tuple[str, str]]:
-        """Return each kind, among `kinds`, and target for which an effect can be claimed now."""
+        """Return the pairs of kind and target for which an effect can be claimed now."""
         now = self._now()
         asks = [("outbox.targets", {"kind": kind, "now": now, "orders": _FIRST_ORDERS}) for kind in kinds]
         targets: list[tuple[str, str]] = []
@@ -144,19 +145,16 @@ class OutboxTables(Tables):
         return targets
 
     def _due(self, kind: str, target: str, now: int, *, limit: int) -> list[Row]:
-        """Return the due effects among a target's oldest ones, or among all if no old one is due."""
+        """Return up to `limit` due effects of a target."""
         parameters = {"kind": kind, "target": target, "now": now, "limit": limit}
         among_first = self._sql.all("outbox.due", {**parameters, "window": max(_WINDOW, 2 * limit)})
         return among_first or self._sql.all("outbox.due_far_behind", parameters)
 
     def claim(self, kind: str, target: str, *, lease_ms: int, limit: int) -> tuple[OutboxMessage, ...]:
-        """Claim due effects, oldest first.
+        """Claim due effects of a target for `lease_ms` milliseconds, oldest first.
 
-        Effects whose claim by another process has expired are included.
-
-        If expired claims have used up all attempts of an effect, the effect becomes a dead letter instead.
-        Among effects with the same order key, only the oldest open effect is claimed. The caller must hold
-        `line_lock`.
+        Effects with an expired claim are due. An effect without remaining attempts becomes a dead letter.
+        Effects with the same order key are claimed one at a time. The caller must hold `line_lock`.
         """
         now, token = self._now(), self._new_id()
         taken: list[OutboxMessage] = []
@@ -183,10 +181,10 @@ class OutboxTables(Tables):
         return tuple(taken)
 
     def ack(self, outbox_ids: Sequence[str], tokens: Sequence[str], *, keyed: bool = True) -> int:
-        """Record that effects were performed; return how many claims were still valid.
+        """Record that effects were performed; return the number of claims that were still valid.
 
-        Ids and tokens correspond by position. `keyed` states whether the first effect has a key; effects with
-        and without keys may be mixed.
+        Ids and tokens correspond by position. `keyed` states whether the first effect has a key; a wrong
+        value is slower, but harmless.
 
         Raises:
             ValueError: The numbers of ids and tokens differ.
@@ -200,11 +198,11 @@ class OutboxTables(Tables):
         return done
 
     def note_steps(self, outbox_id: str, steps_done: int) -> None:
-        """Store the number of completed steps of an effect; a lower number changes nothing."""
+        """Store the number of completed steps of an effect, unless a higher number is stored."""
         self._sql.run("outbox.note_steps", {"outbox_id": outbox_id, "steps_done": steps_done})
 
     def call_next(self, performed: Sequence[OutboxMessage]) -> None:
-        """Notify the relays if an effect with the same order key waits behind a performed effect."""
+        """Notify the relays if an open effect has the same order key as a performed effect."""
         looks = dict[tuple[str, ...], Look]()
         for row in performed:
             if row.order_key:
@@ -224,13 +222,11 @@ class OutboxTables(Tables):
         may_have_arrived: bool = False,
         untried: bool = False,
     ) -> list[OutboxStatus]:
-        """Release effects for a later attempt.
+        """Release claimed effects for a later attempt, and return the new status of each released effect.
 
-        With `final`, or without an attempt left, they become dead letters.
-
-        Return the new state of each effect that was still claimed. `may_have_arrived` records that an effect
-        may have been performed; without it, an earlier record stays unchanged. An effect that is `untried`
-        does not use up an attempt. Ids and tokens correspond by position.
+        With `final`, or without remaining attempts, an effect becomes a dead letter. With `may_have_arrived`,
+        the effects are marked as possibly performed. With `untried`, no attempt is used up. Ids and tokens
+        correspond by position.
 
         Raises:
             ValueError: The numbers of ids and tokens differ.
@@ -249,27 +245,26 @@ class OutboxTables(Tables):
     def release(
         self, kinds: Sequence[str], *, target: str | None = None, besides: Sequence[str] = ()
     ) -> None:
-        """Make claimed effects of the kinds `kinds` due again, and record that they may have been performed.
+        """Make claimed effects due again, and mark them as possibly performed.
 
-        The caller must know that no process is performing the effects.
-
-        With `target`, only effects of this target are released, except those with ids in `besides`.
+        The caller must know that no process is performing the effects. With `target`, only effects of this
+        target are released. Effects with an id in `besides` keep their claims.
         """
         self._sql.run("outbox.release", {"kinds": kinds, "target": target, "besides": besides})
 
     def dead_letters(self, *, kind: str | None, after: str, limit: int) -> tuple[OutboxMessage, ...]:
-        """Return dead letters ordered by id, after the last one that the caller has seen.
+        """Return up to `limit` dead letters with an id greater than `after`, ordered by id.
 
-        `kind` restricts the result to one kind.
+        Without `kind`, dead letters of all kinds are returned.
         """
         rows = self._sql.all("outbox.dead_letters", {"kind": kind, "after": after, "limit": limit})
         return tuple(map(_effect, rows))
 
     def revive(self, outbox_id: str) -> OutboxMessage | None:
-        """Make a dead letter pending and due now; its attempts are reset to 0, but its last error is kept.
+        """Make a dead letter pending and due now; return None if the effect is not a dead letter.
 
-        Return None if it is not a dead letter. If several callers revive it at the same time, only one of
-        them gets it.
+        The number of attempts is reset to 0, and the last error is kept. If several callers revive the same
+        dead letter at the same time, the effect is returned to one caller, and None to the others.
         """
         row = self._sql.one("outbox.revive", {"outbox_id": outbox_id, "now": self._now()})
         if row is None:
@@ -278,17 +273,17 @@ class OutboxTables(Tables):
         return _effect(row)
 
     def discard(self, outbox_id: str) -> bool:
-        """Mark a dead letter as performed, without performing it; its key stays used.
+        """Mark a dead letter as performed without performing it; return False for any other effect.
 
-        Return False if it is not a dead letter. If several callers discard it at the same time, only one of
-        them succeeds.
+        The effect's key stays used. If several callers discard the same dead letter at the same time, True is
+        returned to one caller only.
         """
         return self._sql.changed("outbox.discard", {"outbox_id": outbox_id}) > 0
 
     def purge(self, older_than: int, limit: int) -> int:
-        """Delete up to `limit` performed effects with a key, oldest first; return their number.
+        """Delete up to `limit` performed effects that have a key, oldest first; return the number deleted.
 
-        The key of a deleted effect counts as unused.
+        The key of a deleted effect can be used again.
         """
         gone = self._sql.changed("outbox.purge", {"older_than": older_than, "limit": max(0, limit)})
         if gone:
@@ -297,15 +292,12 @@ class OutboxTables(Tables):
 
 
 def _claims(outbox_ids: Sequence[str], tokens: Sequence[str]) -> list[str]:
-    """Return ids and tokens in the combined form that statements compare."""
+    """Return ids and tokens in the combined form that the SQL statements compare."""
     return [f"{outbox_id} {token}" for outbox_id, token in zip(outbox_ids, tokens, strict=True)]
 
 
 def effect_looks(written: Sequence[WrittenEffect]) -> list[Look]:
-    """Return the queries that must be made before effects are stored.
-
-    The queries find effects with the same keys, and open effects that precede these under the same order key.
-    """
+    """Return the queries that must run before effects are stored."""
     looks: list[Look] = []
     for _, draft, _, lease_ms in written:
         if draft.dedupe_key is not None:
@@ -317,7 +309,7 @@ def effect_looks(written: Sequence[WrittenEffect]) -> list[Look]:
 
 
 def _columns(draft: OutboxDraft | OutboxMessage, outbox_id: str, now: int) -> dict[str, Any]:
-    """Return the columns that an effect and its row share."""
+    """Return the columns that an effect and its draft share."""
     return {
         "outbox_id": outbox_id,
         "kind": draft.kind,
@@ -342,7 +334,7 @@ def _claim(effect: OutboxMessage, token: str, lease_until: int) -> OutboxMessage
 
 
 def _effect(row: Row) -> OutboxMessage:
-    """Convert a row of `outbox` to a record.
+    """Create an effect from a row of the table `outbox`.
 
     Raises:
         StoreCorrupt: The row cannot be read.

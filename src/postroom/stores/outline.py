@@ -12,7 +12,7 @@ from postroom.stores.sql_transaction import SqlTransaction
 
 
 class StoreIdentity(NamedTuple):
-    """The identity of a store, and the numbers of the newest log entries."""
+    """The id of a store, and the newest log entries of its projects."""
 
     store_id: str | None
     """The id of the store, or None until it gets one."""
@@ -27,7 +27,7 @@ class StoreIdentity(NamedTuple):
 
 
 def read_identity(sql: SqlTransaction, slugs: Sequence[str]) -> StoreIdentity:
-    """Return the identity of a store."""
+    """Return the identity of a store, with the log positions of the projects `slugs`."""
     parameters = {"slugs": slugs}
     [[row], logs, merged] = sql.ask(
         ("store.identity", {}), ("store.newest_entries", parameters), ("store.merged", parameters)
@@ -56,7 +56,7 @@ _COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """A description of a database, which contains no text that people or agents wrote."""
+    """A description of a database without any text that people or agents wrote."""
 
     schema: str
     steps: list[tuple[int, str, int]]
@@ -70,9 +70,9 @@ class Outline:
 
 
 def read_outline(tx: SqlTransaction, number: Callable[[str], int]) -> Outline:
-    """Return a description of a database; parts that its schema does not have are empty.
+    """Return a description of a database, which may have any schema version.
 
-    `number` executes a statement and returns the number that the statement selects.
+    `number` executes an SQL query and returns the number that it selects.
     """
     schema = tx.all("outline.schema")
     tables = [name for kind, name, _ in schema if kind == "table"]

@@ -7,13 +7,13 @@ from postroom.contracts.registry import PinnedEntry, PinnedRegistryManifest, che
 
 
 class MemoryRegistryStore:
-    """Published versions in the memory of this process; a published version never changes."""
+    """Published versions of the configuration, in the memory of this process."""
 
     def __init__(self) -> None:
         self._publications: dict[str, list[PinnedRegistryManifest]] = {}
 
     async def publication(self, scope: str, number: int) -> PinnedRegistryManifest | None:
-        """Return the published version with this number.
+        """Return the published version with this number, or None.
 
         Raises:
             InvalidRecord: The scope is not a valid name.
@@ -23,7 +23,7 @@ class MemoryRegistryStore:
         return deepcopy(publication[number - 1]) if 1 <= number <= len(publication) else None
 
     async def publish(self, scope: str, entries: tuple[PinnedEntry, ...]) -> PinnedRegistryManifest:
-        """Publish a new version under the next number, which starts at 1 in each scope.
+        """Publish a new version of a scope; the first version has the number 1.
 
         Raises:
             InvalidRecord: The scope is not a valid name.
@@ -35,7 +35,7 @@ class MemoryRegistryStore:
         return deepcopy(manifest)
 
     async def latest(self, scope: str) -> PinnedRegistryManifest | None:
-        """Return the newest published version.
+        """Return the newest published version of a scope, or None.
 
         Raises:
             InvalidRecord: The scope is not a valid name.

@@ -15,22 +15,22 @@ class ScheduleTables(Tables):
     """The rows of `schedules`."""
 
     def named(self, kind: str, name: str) -> Schedule | None:
-        """Return the schedule with this name."""
+        """Return the schedule with this kind and this name, or None."""
         row = self._sql.one("schedules.named", {"kind": kind, "name": name})
         return None if row is None else _schedule(row)
 
     def listed(self, kind: str, *, after: str, limit: int) -> list[Schedule]:
-        """Return schedules ordered by name, starting after the name `after`."""
+        """Return up to `limit` schedules of a kind, ordered by name, from the first name after `after`."""
         rows = self._sql.all("schedules.listed", {"kind": kind, "after": after, "limit": limit})
         return list(map(_schedule, rows))
 
     def due(self, kind: str, *, limit: int) -> list[Schedule]:
-        """Return the due schedules, longest overdue first."""
+        """Return up to `limit` due schedules of a kind, longest overdue first."""
         rows = self._sql.all("schedules.due", {"kind": kind, "now": self._now(), "limit": limit})
         return list(map(_schedule, rows))
 
     def next_at(self, kinds: Sequence[str]) -> int | None:
-        """Return when the first schedule of the kinds `kinds` is due, or None if there is no schedule."""
+        """Return when the first schedule of the given kinds is due, or None if there is none."""
         answer = self._sql.ask(*(("schedules.next_at", {"kind": kind}) for kind in kinds))
         return min((rows[0][0] for rows in answer if rows), default=None)
 
@@ -40,14 +40,14 @@ class ScheduleTables(Tables):
         self._tell(SCHEDULES)
 
     def put(self, schedule: Schedule) -> None:
-        """Replace the schedule with this id."""
+        """Replace the stored schedule that has the id of `schedule`."""
         values = dict(_values(schedule))
         for name in ("kind", "name", "created_at"):
             del values[name]
         self._sql.run("schedules.put", values)
 
     def remove(self, schedule_id: str) -> None:
-        """Delete a schedule; the work that it has submitted stays."""
+        """Delete a schedule; its submitted work continues."""
         self._sql.run("schedules.remove", {"schedule_id": schedule_id})
 
 
@@ -58,7 +58,7 @@ def _values(schedule: Schedule) -> Values:
 
 
 def _schedule(row: Row) -> Schedule:
-    """Convert a row of `schedules` to a record.
+    """Create a schedule from a row of the table `schedules`.
 
     Raises:
         StoreCorrupt: The row cannot be read.

@@ -57,11 +57,10 @@ Found = Mapping[tuple[Any, ...], list[Row]]
 
 
 class SqlTransaction(Protocol):
-    """A transaction of one engine, which executes statements by their names (`<file>.<heading>`).
+    """A database transaction, which executes SQL statements by their names (`<file>.<heading>`).
 
-    On PostgreSQL, pure writes (`run`, `run_many`) do not wait for an answer: they are sent with the next
-    query or with the commit, and an error in one of them rolls the change back. Therefore callers first read,
-    then decide, then write, and a write should never fail.
+    On PostgreSQL, `run` and `run_many` do not wait for the result. If a statement of `run` or `run_many`
+    fails, the transaction is rolled back later.
 
     Every method raises StoreError if the engine fails; the transaction is then unusable.
     """
@@ -87,11 +86,11 @@ class SqlTransaction(Protocol):
 
     @property
     def dialect(self) -> Dialect:
-        """The engine, for the few callers whose behaviour depends on it."""
+        """The SQL dialect of the database."""
         ...
 
     def one(self, statement: str, values: Values = ...) -> Row | None:
-        """Return the first row of a query, or of a write with RETURNING, or None if there is none."""
+        """Return the first row of a query or of a write with RETURNING, or None if there are no rows."""
         ...
 
     def all(self, statement: str, values: Values = ...) -> list[Row]:
@@ -99,36 +98,36 @@ class SqlTransaction(Protocol):
         ...
 
     def ask(self, *looks: tuple[str, Values]) -> list[list[Row]]:
-        """Return the rows of each query; on PostgreSQL, all queries need one round trip."""
+        """Return the rows of each query; on PostgreSQL, all queries share one round trip."""
         ...
 
     def run(self, statement: str, values: Values = ...) -> object:
-        """Write, without waiting for an answer."""
+        """Execute a statement that writes, without waiting for the result."""
         ...
 
     def run_many(self, statement: str, rows: Iterable[Values]) -> None:
-        """Write once for each set of values, without waiting for an answer."""
+        """Execute a statement once for each set of values, without waiting for the results."""
         ...
 
     def changed(self, statement: str, values: Values = ...) -> int:
-        """Write, and return the number of changed rows."""
+        """Execute a statement that writes, and return the number of changed rows."""
         ...
 
     def lock(self, *names: str) -> None:
-        """Acquire locks with these names until the change ends, so that no other change can acquire them.
+        """Lock names until the transaction ends.
 
-        A change locks all of its names in one call, before it reads the data for its decision. On SQLite this
-        does nothing, because only one change runs at a time.
+        A transaction must lock all of its names in one call, before it reads. On SQLite, the call has no
+        effect, because only one transaction writes at a time.
         """
         ...
 
     def wait_for_locks(self) -> None:
-        """Wait until the requested locks are held, for which every query also waits."""
+        """Wait until the requested locks are held."""
         ...
 
 
 class Tables:
-    """A part of a transaction, with its statements, its time, its new ids and its notifications."""
+    """Base class of the objects that read and write the tables of one area within a transaction."""
 
     def __init__(self, tx: "Transaction") -> None:
         self._sql = tx.sql
@@ -137,16 +136,15 @@ class Tables:
         self._new_id = tx.new_id
 
     def _asked(self, looks: Iterable[Look]) -> Found:
-        """Return the rows of these queries, in one round trip.
+        """Return the rows of the queries `looks`, as `asked` does.
 
-        Rows that this transaction has read are cached until it writes. Therefore a step that decides about a
-        thread and then writes it reads the row only once. Lists among the values must be passed as tuples.
+        Lists among the values must be passed as tuples.
         """
         return asked(self._sql, looks)
 
 
 def asked(sql: SqlTransaction, looks: Iterable[Look]) -> Found:
-    """Return the rows of these queries; cached until the next write or lock, as for `Tables._asked`."""
+    """Return the rows of the queries `looks`; rows are cached until the transaction writes or locks."""
     cache, answers = sql.known, dict[tuple[Any, ...], list[Row]]()
     new, new_looks = list[tuple[Any, ...]](), list[Look]()
     for look in looks:
@@ -162,10 +160,10 @@ def asked(sql: SqlTransaction, looks: Iterable[Look]) -> Found:
 
 
 def refuse_stale(sql: SqlTransaction, claim: Claim | None) -> None:
-    """Raise an error if an execution has lost its claim; otherwise lock the claim until the change ends.
+    """Check that an execution still has its claim, and lock the claim until the transaction ends.
 
-    Call this after threads are locked and before projects are, because the end of a run takes its locks in
-    this order. `claim` is None if no execution makes the change.
+    Call the function after threads are locked and before projects are locked. If `claim` is None, the
+    function does nothing.
 
     Raises:
         StaleClaim: Another process may execute the run, or the run has ended; nothing was written.
@@ -188,7 +186,7 @@ _ELEMENT: Final = {"ints": "bigint", "texts": "text", "each": "text"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """A statement in the form that its engine needs."""
+    """An SQL statement in the form that its engine needs."""
 
     name: str
     """`<file>.<heading>`."""
@@ -204,7 +202,7 @@ class Statement:
 
 @cache
 def statements(dialect: Dialect) -> dict[str, Statement]:
-    """Return all statements, keyed by `<file>.<heading>`, in the form that the engine needs."""
+    """Return all SQL statements of a dialect, keyed by `<file>.<heading>`."""
     texts = {}
     for file in sorted(
         resources.files("postroom.stores").joinpath("sql").iterdir(), key=lambda one: one.name
@@ -217,7 +215,7 @@ def statements(dialect: Dialect) -> dict[str, Statement]:
 
 
 def second_texts() -> list[str]:
-    """Return the names of the statements with a text for only one dialect; there should be few."""
+    """Return the names of the SQL statements that have a separate text for one dialect."""
     return [
         f"{file.name.removesuffix('.sql')}.{heading}"
         for file in resources.files("postroom.stores").joinpath("sql").iterdir()

@@ -48,10 +48,7 @@ _LOG = get_logger(__name__)
 
 
 class _Part(Generic[T]):
-    """A part of a transaction that is created on first use.
-
-    The class replaces `cached_property`, which takes a lock before Python 3.12.
-    """
+    """A part of a transaction that is created on first use."""
 
     def __init__(self, kind: "Callable[[Transaction], T]") -> None:
         self._kind = kind
@@ -66,7 +63,7 @@ class _Part(Generic[T]):
 
 
 class Transaction:
-    """One execution of a change or a read, with parts that are created on first use.
+    """A database transaction, through which functions read and write all tables.
 
     New ids are derived from `seed`; a read creates no ids.
     """
@@ -108,25 +105,25 @@ class Transaction:
         self._ids = 0
 
     def now(self) -> int:
-        """Return the time of this transaction, which is read once, after the requested locks are held."""
+        """Return the time of this transaction, read once after the requested locks are held."""
         if self.sql.instant is None:
             self.sql.wait_for_locks()
             self.sql.instant = self._clock.now()
         return self.sql.instant
 
     def new_id(self) -> str:
-        """Return 32 random hexadecimal digits; a change that is made again gets the same ids."""
+        """Return 32 random hexadecimal digits; if the transaction is repeated, the ids are repeated, too."""
         self._ids += 1
         return blake2b(b"%d" % self._ids, key=self._seed, digest_size=16).hexdigest()
 
     def tell(self, *topics: str) -> None:
-        """Wake the listeners of the topics when the change is committed."""
+        """Notify the listeners of the topics when the transaction is committed."""
         self.topics.update(topics)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Joined:
-    """A caller's writes that join the transaction of another change: both are committed, or neither is."""
+    """A caller's writes that are committed in the transaction of another change."""
 
     locks: tuple[str, ...]
     change: Callable[[Transaction], None]
@@ -142,11 +139,7 @@ MAX_SPACE: Final = 1 << 24
 class Room:
     """Remembers that a write failed because there was too little disk space.
 
-    Small writes that succeed later do not prove that a large one fits.
-
-    The size of the failed write is unknown. If a write fails although a check has succeeded, later checks
-    require twice as much space. Therefore the reported state changes only a few times, and then remains
-    stable.
+    If a write fails although a check has succeeded, later checks require twice as much space.
     """
 
     def __init__(self) -> None:
@@ -158,17 +151,17 @@ class Room:
         self._was_missing = False
 
     def refused(self, error: StoreFull) -> None:
-        """Record a failed write; only the first one since the last successful check is logged."""
+        """Record a write that failed for lack of disk space, and log the first failure."""
         if not self.wanted:
             self.wanted, self._was_missing = self._next, False
             _LOG.warning("store.full", reason=error.describe())
 
     def missing(self) -> None:
-        """Record that a check did not find the required space."""
+        """Record that a check found too little disk space."""
         self._was_missing = True
 
     def found(self, size: int) -> None:
-        """Record that a check found `size` bytes, which has no effect if more are required by now."""
+        """Record that a check found `size` free bytes."""
         if not self.wanted or size < self.wanted:
             return
         if not self._was_missing:  # the failed write needs more space than that
@@ -177,10 +170,10 @@ class Room:
 
 
 def refuse_forked(opened_by: int) -> None:
-    """Raise an error in a forked process, where no call of the mailbox would get a result.
+    """Check that this process opened the mailbox.
 
     Raises:
-        MailboxForked: The process with the id `opened_by` opened the mailbox, and this is another process.
+        MailboxForked: The process was forked from the process `opened_by`, which opened the mailbox.
     """
     if (this := os.getpid()) != opened_by:
         raise MailboxForked(
@@ -191,7 +184,7 @@ def refuse_forked(opened_by: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableRow:
-    """A row that this release skips because it cannot read it."""
+    """An unreadable database row that this release skips."""
 
     kind: str
     id: str
@@ -201,7 +194,7 @@ class UnreadableRow:
 
 
 class SqlStore:
-    """The store of mail, runs and chats on an engine."""
+    """The store of mail, runs and chats in one database."""
 
     def __init__(self, engine: Engine, changes: ChangeNotifier | None = None) -> None:
         self.engine = engine
@@ -219,7 +212,7 @@ class SqlStore:
 
     @property
     def identity(self) -> str:
-        """The name of the database to which the store writes."""
+        """The name of the database."""
         return self.engine.identity
 
     async def read(self, look: Callable[[Transaction], T]) -> T:
@@ -246,11 +239,11 @@ class SqlStore:
                 await self._set_aside(error, aside)
 
     async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
-        """Make a change in one transaction; when this returns, the change survives a power failure.
+        """Make a change in one transaction; when the call returns, the change survives a power failure.
 
-        `key` names the thread or project whose changes are ordered: changes with the same key are made one
-        after another. If `change` raises an exception, it is rolled back, and the caller gets the exception.
-        A StaleClaim that `change` returns is also raised, but its writes are kept. If the caller is
+        Changes with equal keys are made one after another; a key names a thread or a project. If `change`
+        raises an exception, the transaction is rolled back, and the caller gets the exception. If `change`
+        returns a StaleClaim, the transaction is committed, and the StaleClaim is raised. If the caller is
         cancelled, it is unknown whether the change was made.
 
         Raises:
@@ -306,22 +299,26 @@ class SqlStore:
         await self.engine.settle()
 
     async def unreadable(self, limit: int) -> list[UnreadableRow]:
-        """Return at most `limit` of the rows that this release skips because it cannot read them."""
+        """Return up to `limit` unreadable rows that this release skips."""
         parameters = {"until": self.clock.now(), "limit": limit}
         rows = await self.engine.read(lambda sql: sql.all("store.unreadable", parameters))
         return [UnreadableRow(kind=kind, id=id, reason=reason, at=at) for kind, id, reason, at in rows]
 
     async def read_again(self, *, until: int | None = None) -> None:
-        """Try again to read rows that were skipped at this time or before, or all such rows without a time.
+        """Stop skipping unreadable rows that were found until the time `until`, by default until now.
 
-        A row that is still unreadable is skipped again.
+        A row that is still unreadable is skipped again at the next read.
         """
         parameters = {"until": self.clock.now() if until is None else until, "limit": 1}
         if await self.engine.read(lambda sql: sql.all("store.unreadable", parameters)):
             await self.engine.write(lambda sql: sql.run("store.read_again", parameters))
 
     async def probe(self) -> None:
-        """Write a row and read it back; raise an error if that fails."""
+        """Check that the store accepts writes: write a row and read it back.
+
+        Raises:
+            StoreError: The write failed, or the database was replaced by another one.
+        """
         now, wanted = self.clock.now(), self._room.wanted
 
         def change(sql: SqlTransaction) -> tuple[Row | None, Row | None]:
@@ -347,7 +344,10 @@ class SqlStore:
         self._store_id = store_id
 
     def close(self) -> None:
-        """Finish submitted work and close the store. The call may block; a second call has no effect."""
+        """Finish submitted work and close the store; a second call has no effect.
+
+        The call blocks until the work is done.
+        """
         if os.getpid() != self._process:
             return  # the threads and the lock of the file belong to the parent process
         self.engine.close()
@@ -355,7 +355,7 @@ class SqlStore:
         self.changes.tell_all()
 
     async def _set_aside(self, error: StoreCorrupt, before: set[tuple[object, object]]) -> None:
-        """Mark an unreadable row as skipped, so that the step can be repeated without it.
+        """Mark an unreadable row as skipped.
 
         Raises:
             StoreCorrupt: The error names no row, or a row that was already skipped `before`.

@@ -11,10 +11,7 @@ from postroom.stores.store import SqlStore
 
 
 class Stores(MailStore):
-    """One store, with a separate view for each caller that uses only one kind of table.
-
-    The object itself is the port of mail.
-    """
+    """One open database, with separate views for mail, runs and chats."""
 
     def __init__(self, store: SqlStore, *, is_exclusive: bool) -> None:
         super().__init__(store)
@@ -30,21 +27,23 @@ class Stores(MailStore):
 
     @property
     def release(self) -> str:
-        """The name and the version of the database, as people see them."""
+        """The product name and the version of the database server or library."""
         return self.store.engine.release
 
     @property
     def checks_pages(self) -> bool:
-        """Whether each page has a checksum, which shows damage when the page is read."""
+        """Whether each page of the database has a checksum."""
         return self.store.engine.checks_pages
 
     @property
     def grouping(self) -> tuple[int, int]:
-        """The number of commits so far, and the number of changes that they contained."""
+        """The number of commits, and the number of committed changes."""
         return self.store.engine.grouping
 
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
-        """Write a consistent copy while work continues; unless `is_read_back` is False, verify the copy.
+        """Write a consistent copy of the database to `target` while work continues.
+
+        With `is_read_back`, the copy is read and checked.
 
         Raises:
             StoreError: The copy could not be written or is damaged, and the target is unchanged.
@@ -53,27 +52,27 @@ class Stores(MailStore):
         await self.store.engine.back_up(target, is_read_back=is_read_back)
 
     async def check(self) -> list[str]:
-        """Read the whole database and return its faults."""
+        """Read the whole database, and return the list of its problems."""
         return await self.store.engine.check()
 
     async def indexes_that_lack_rows(self) -> list[str]:
-        """Return the indexes that lack rows and can be rebuilt from their tables without losing data."""
+        """Return the names of the indexes that lack rows and can be rebuilt without losing data."""
         return await self.store.engine.indexes_that_lack_rows()
 
     async def write_again(self, indexes: Sequence[str]) -> None:
-        """Rebuild the indexes with the given names. Other writers wait until the indexes are rebuilt.
+        """Rebuild the named indexes from their tables, while other writers wait.
 
         Raises:
-            StoreCorrupt: A fault remains, and nothing was changed.
+            StoreCorrupt: A problem remains, and nothing was changed.
         """
         await self.store.engine.write_again(indexes)
 
     async def identity(self, slugs: Sequence[str] = ()) -> StoreIdentity:
-        """Return the identity of the store, and which of the projects `slugs` it contains."""
+        """Return the identity of the store, with the log positions of the projects `slugs`."""
         return await self.store.engine.read(lambda sql: read_identity(sql, slugs))
 
     async def identify(self, store_id: str) -> None:
-        """Give the store an id, unless it already has one."""
+        """Store an id of the database, unless the database already has an id."""
         await self.store.engine.write(lambda sql: sql.run("store.identify", {"store_id": store_id}))
 
     async def outline(self) -> Outline:
@@ -81,5 +80,8 @@ class Stores(MailStore):
         return await self.store.engine.outline()
 
     def close(self) -> None:
-        """Finish submitted work and close the store. This call blocks; a repeated call has no effect."""
+        """Finish submitted work and close the store; a second call has no effect.
+
+        The call blocks until the work is done.
+        """
         self.store.close()

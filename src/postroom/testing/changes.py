@@ -38,8 +38,6 @@ _NONE: Final[Values] = {}
 
 
 class _Collection(threading.local):
-    """Whether a thread is collecting garbage. Freed objects may then acquire locks by themselves."""
-
     is_running = False
 
     def __call__(self, phase: str, _: object) -> None:
@@ -51,14 +49,11 @@ gc.callbacks.append(_collection)
 
 
 class ChangeBreaksRules(AssertionError):
-    """A change breaks a rule. The text of the error names the rule."""
+    """Raised for a change that breaks a rule; the text names the rule."""
 
 
 class CheckingEngine(Engine):
-    """Runs each change twice, and records the calls that a change must not make.
-
-    All other calls are passed to the inner engine.
-    """
+    """A database engine that runs each change twice and records calls that a change must not make."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -149,20 +144,16 @@ class CheckingEngine(Engine):
 
 
 class _HeldClock:
-    """A clock that can be stopped for a thread. A change that runs twice then sees the same time twice."""
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._of_thread = threading.local()
 
     def now(self) -> int:
-        """Return the instant at which this thread has stopped the clock, or else the present instant."""
         held: int | None = getattr(self._of_thread, "instant", None)
         return self._clock.now() if held is None else held
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Stop the clock for this thread."""
         self._of_thread.instant = self._clock.now()
         try:
             yield
@@ -198,7 +189,6 @@ def _refuse_other(first: object, again: object) -> None:
 
 
 def _stable_repr(result: object) -> str:
-    """Return the `repr` of a result without the memory addresses of objects."""
     return _ADDRESS.sub("#", repr(result))
 
 
@@ -218,8 +208,6 @@ def _run_observed(run: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
 
 
 class _WatchedTransaction(SqlTransaction):
-    """Passes statements to the transaction, and records forbidden calls."""
-
     def __init__(self, sql: SqlTransaction) -> None:
         self.sql = sql
         self.known = sql.known
@@ -230,7 +218,6 @@ class _WatchedTransaction(SqlTransaction):
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Record the forbidden calls of this thread, except those of the engine itself."""
         before = sys.getprofile()
         sys.setprofile(self._check_call)
         try:
@@ -256,7 +243,6 @@ class _WatchedTransaction(SqlTransaction):
 
     @property
     def instant(self) -> int | None:
-        """The instant of the change."""
         return self.sql.instant
 
     @instant.setter
@@ -329,7 +315,6 @@ _CALLS: Final = frozenset(
 
 
 def _forbidden(function: Any) -> str | None:
-    """Return the name of a function if changes must not call it."""
     name: str = getattr(function, "__name__", "")
     module = getattr(function, "__module__", None)
     owner = getattr(function, "__self__", None)
@@ -343,7 +328,6 @@ def _forbidden(function: Any) -> str | None:
 
 
 def _is_importing(frame: FrameType | None) -> bool:
-    """Return whether a module is being imported. An import reads files, but only once in a process."""
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
             return True

@@ -66,7 +66,7 @@ _GATEWAYS = count(1)
 
 @dataclass(frozen=True)
 class Shown:
-    """A message from the agent, as the chat shows it now."""
+    """A message from the agent as the chat shows it."""
 
     id: str
     text: str
@@ -76,7 +76,7 @@ class Shown:
 
 @dataclass(eq=False)
 class Sent:
-    """A message from a person, as the platform has stored it."""
+    """A message from a person as the platform stores it."""
 
     text: str
     person: str
@@ -87,7 +87,7 @@ class Sent:
 
 @dataclass(frozen=True, kw_only=True)
 class Extra:
-    """The parts of a message besides its text."""
+    """The optional parts of a message besides the text."""
 
     group: bool = False
     """Whether the message is in a group."""
@@ -107,9 +107,10 @@ PLAIN: Final = Extra()
 
 
 class ChannelDriver(ABC):
-    """Simulates the people and the platform of one channel, for the tests in this module.
+    """Simulates the people and the platform of one channel.
 
-    `lacks` maps each missing ability to the reason. Tests of this module need these abilities:
+    `lacks` maps each ability that the platform lacks to a reason. Tests that need a missing ability are
+    skipped:
 
     | ability | if it is missing |
     |---|---|
@@ -139,21 +140,18 @@ class ChannelDriver(ABC):
 
     @abstractmethod
     def config(self, *, secret: str | None = None) -> PlatformConfig:
-        """Return the settings of the channel, with `allow`.
+        """Return the settings of the channel.
 
-        `secret` is a wrong credential to use instead of the valid one.
+        `secret` replaces the valid credential with a wrong credential.
         """
 
     @abstractmethod
     async def say(self, text: str, person: str = ANN, extra: Extra = PLAIN) -> Sent:
-        """Deliver a message from a person.
-
-        Without `extra`, the message is in the person's direct chat.
-        """
+        """Deliver a message from a person, by default in the person's direct chat."""
 
     @abstractmethod
     def shown(self) -> Sequence[Shown]:
-        """Return the agent's messages as people see them now, in order, without deleted messages."""
+        """Return the agent's messages in the chat, in order, without deleted messages."""
 
     @abstractmethod
     async def malformed(self) -> None:
@@ -165,7 +163,7 @@ class ChannelDriver(ABC):
         return {self.people[ANN]: PersonRole.OWNER, self.people[BEN]: PersonRole.MEMBER}
 
     def adapter(self, clock: ManualClock, *, secret: str | None = None) -> BasePlatformAdapter:
-        """Create the adapter without rate limits, so that no test waits for them."""
+        """Create the adapter of the channel without rate limits."""
         given_type = self.kind
 
         class Hurried(given_type):  # type: ignore[misc, valid-type]  # the class is chosen by the platform
@@ -174,15 +172,15 @@ class ChannelDriver(ABC):
         return Hurried(self.config(secret=secret), clock=clock, timer=clock)
 
     async def opened(self, adapter: BasePlatformAdapter) -> None:  # noqa: B027 - most platforms do it by themselves
-        """Deliver the updates that were held back. Called when the adapter has connected."""
+        """Deliver the updates that were held back until the adapter has connected."""
 
     async def send_again(self) -> None:  # noqa: B027 - as above
-        """Deliver unacknowledged updates again, if the platform does not do so by itself."""
+        """Deliver unacknowledged updates again, unless the platform does this by itself."""
 
     # A driver implements the following methods if its platform has the abilities.
 
     async def redeliver(self, sent: Sent) -> None:
-        """Deliver a message a second time, as the platform does after a lost acknowledgement."""
+        """Deliver a message a second time, as a platform does after a lost acknowledgement."""
         raise NotImplementedError
 
     def acknowledged(self, sent: Sent) -> bool:
@@ -198,19 +196,19 @@ class ChannelDriver(ABC):
         raise NotImplementedError
 
     def looks(self) -> int:
-        """Return the number of times that the adapter has asked the platform for updates."""
+        """Return how often the adapter has asked the platform for updates."""
         raise NotImplementedError
 
     def tries(self) -> int:
-        """Return the number of times that the adapter has tried to send a new message."""
+        """Return how often the adapter has tried to send a new message."""
         raise NotImplementedError
 
     def limit(self) -> None:
-        """Refuse the agent's next message for `wait_s` seconds, because of a rate limit."""
+        """Reject the agent's next message with a rate limit of `wait_s` seconds."""
         raise NotImplementedError
 
     def refuse(self) -> None:
-        """Refuse the agent's next message permanently."""
+        """Reject the agent's next message permanently."""
         raise NotImplementedError
 
     def lose_answer(self) -> None:
@@ -218,19 +216,19 @@ class ChannelDriver(ABC):
         raise NotImplementedError
 
     def lift(self) -> None:  # noqa: B027 - most end by themselves
-        """Accept messages again after `limit` or `refuse`, unless the refusal ends by itself."""
+        """Accept the agent's messages again after `limit` or `refuse` was called."""
 
     async def go_away(self) -> None:
-        """Answer no request until `come_back`."""
+        """Stop answering requests until `come_back` is called."""
         raise NotImplementedError
 
     async def come_back(self) -> None:
-        """Answer requests again."""
+        """Answer requests again after `go_away` was called."""
         raise NotImplementedError
 
 
 class Echo(RunDispatchExecutor):
-    """The agent of the tests, which answers each message with `re: ` and its text.
+    """A test agent that answers each message with `re: ` and the text of the message.
 
     Attributes:
         free: Runs wait until this is set.
@@ -261,19 +259,19 @@ class Echo(RunDispatchExecutor):
         return answered(activation, "re: " + " | ".join(texts))
 
     def recovery(self, activation: RunActivation) -> Recovery:
-        """Continue a run whose process died."""
+        """Return `RESUME`, so that a run continues after a crash."""
         return Recovery.RESUME
 
 
 def answered(activation: RunActivation, text: str) -> AgentRunResult:
-    """Return the result of a run that ended with an answer."""
+    """Return the result of a run that ended with the answer `text`."""
     return AgentRunResult(
         run_id=activation.run_id or "", response=text, termination=TerminationReason.natural_end(), steps=1
     )
 
 
 class Door:
-    """Receives the adapter's messages for the gateway, and simulates a failing store, a crash or a defect.
+    """Passes the adapter's messages to the gateway, and can simulate failures of the store.
 
     Attributes:
         before: Errors to raise, one for each message, before the message is stored.
@@ -295,7 +293,7 @@ class Door:
         return getattr(self._inbound, name)
 
     async def accept(self, event: MessageEvent) -> None:
-        """Store a message, unless the test has planned an error."""
+        """Store a message, or raise the error that the test has planned."""
         self.handed.append(event.text)
         if "poison" in event.text:
             raise TypeError("a defect in our own code")
@@ -307,7 +305,7 @@ class Door:
 
 
 class Stage:
-    """A gateway with a channel, an agent that answers, and a driver that simulates the platform."""
+    """A gateway with one channel, a test agent, and a driver that simulates the platform."""
 
     gateway: Gateway
     adapter: BasePlatformAdapter
@@ -364,7 +362,7 @@ class Stage:
         await self._mailbox.poll()
 
     async def stop(self) -> None:
-        """Stop the gateway. The store keeps its content for the next `start`."""
+        """Stop the gateway; the store keeps its content for the next call of `start`."""
         mailbox, self._mailbox = self._mailbox, None
         if mailbox is not None:
             await self.gateway.stop()
@@ -377,10 +375,9 @@ class Stage:
         await asyncio.to_thread(self._stores.store.close)
 
     def pass_a_moment(self) -> bool:
-        """Move the clock by 50 ms, and deliver everything that is due. Return whether the clock was moved.
+        """Move the clock by 50 ms, and deliver everything that is due; return whether the clock was moved.
 
-        The clock runs at most five times as fast as real time, because tasks and the store's threads need
-        real time to work. So not every call moves the clock.
+        The clock runs at most five times as fast as real time, so some calls do not move the clock.
         """
         now = time.monotonic()
         if now - self._passed_at < 0.01:
@@ -391,7 +388,7 @@ class Stage:
         return True
 
     async def until(self, *conditions: Callable[[], object]) -> None:
-        """Advance the clock until all conditions are true."""
+        """Move the clock forward until all `conditions` are true."""
         try:
             await settled(self.pass_a_moment, *conditions, within_s=PATIENCE_S)
         except TimeoutError:
@@ -399,7 +396,7 @@ class Stage:
             raise AssertionError(f"shown {self.texts()}, read {self.read()}, channel {state}") from None
 
     async def pass_time(self, seconds: int) -> None:
-        """Move the clock second by second, and let all tasks work in each second."""
+        """Move the clock forward second by second, and let all tasks run in each second."""
         for _ in range(seconds):
             self.clock.advance(timedelta(seconds=1))
             self.gateway.wake()
@@ -407,18 +404,18 @@ class Stage:
                 await asyncio.sleep(0)
 
     async def statuses(self) -> dict[InboundStatus, int]:
-        """Return the number of stored messages in each status."""
+        """Return the number of stored messages by status."""
         return dict(await self._stores.chat.intake_log.counts())
 
     async def until_stored(self, messages: int) -> None:
-        """Advance the clock until this number of messages is stored."""
+        """Move the clock forward until `messages` messages are stored."""
         async with asyncio.timeout(PATIENCE_S):
             while sum((await self.statuses()).values()) < messages:
                 self.pass_a_moment()
                 await asyncio.sleep(0)
 
     async def answered(self, messages: int) -> None:
-        """Advance the clock until this number of messages is stored, and each message has its answer."""
+        """Move the clock forward until `messages` messages are stored and answered."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 fields = await self.statuses()
@@ -429,7 +426,7 @@ class Stage:
                 await asyncio.sleep(0)
 
     async def dead(self, number: int) -> list[dict[str, Any]]:
-        """Advance the clock until there are `number` dead letters. Return them as `postroom` prints them."""
+        """Move the clock forward until there are `number` dead letters, and return the dead letters."""
         service = UndeliveredService(self._stores, [self.adapter])
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -445,7 +442,7 @@ class Stage:
         return [shown.text for shown in self.driver.shown()]
 
     def shows(self, text: str) -> Callable[[], bool]:
-        """Return a condition that is true if the chat shows this text from the agent."""
+        """Return a condition that is true when the chat shows the agent's text `text`."""
         return lambda: text in self.texts()
 
     def read(self) -> list[str]:
@@ -453,7 +450,7 @@ class Stage:
         return [text for texts in self.agent.read for text in texts]
 
     async def hold(self) -> Sent:
-        """Send a message, and keep the agent busy with it until `agent.free` is set."""
+        """Send a message to the agent; the run stays active until `agent.free` is set."""
         self.agent.free.clear()
         first = await self.driver.say("first")
         await self.until(lambda: self.agent.read)
@@ -461,9 +458,7 @@ class Stage:
 
 
 async def settled(*conditions: Any, within_s: float = 90.0) -> None:
-    """Wait until every condition is true. Let other tasks run in the meantime.
-
-    The time limit is long, because a disk may need half a minute for a commit.
+    """Wait until every condition is true, while other tasks run.
 
     Raises:
         TimeoutError: Some conditions are false after `within_s` seconds. The text states their number.
@@ -482,7 +477,7 @@ Promise = Callable[["ChannelPromises", Stage], Awaitable[None]]
 
 
 def needs(*abilities: str) -> Callable[[Promise], Callable[["ChannelPromises"], None]]:
-    """Convert a promise to a test that is skipped if the platform lacks one of the `abilities`."""
+    """Return a decorator that skips a test if the platform lacks one of the `abilities`."""
 
     def made(promise: Promise) -> Callable[["ChannelPromises"], None]:
         async def keep(self: "ChannelPromises", folder: Path) -> None:
@@ -514,15 +509,18 @@ def needs(*abilities: str) -> Callable[[Promise], Callable[["ChannelPromises"], 
 
 
 class ChannelPromises(ABC):
-    """The tests of the promises that a channel must keep, one test for each promise.
+    """The tests of a channel, one test for each promise that a channel must keep.
 
-    To run the tests, write a subclass in a test file, with a name that begins with `Test`. The method
-    `driver` opens the driver of a channel.
+    Write a subclass in a test file to run the tests. The name of the subclass must begin with `Test`, and the
+    subclass must implement `driver`.
     """
 
     @abstractmethod
     def driver(self, folder: Path) -> AbstractAsyncContextManager[ChannelDriver]:
-        """Open the fake platform. Close the platform at the end of the test. `folder` is empty."""
+        """Open the simulated platform, and close the platform at the end of the test.
+
+        `folder` is an empty folder.
+        """
 
     @needs()
     async def test_a_message_is_acknowledged_only_when_it_is_stored(self, stage: Stage) -> None:
@@ -920,18 +918,18 @@ class ChannelPromises(ABC):
 
 
 class Logged(logging.Handler):
-    """Collects all lines that are logged within a `with` block."""
+    """Collects all log records within a `with` block."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
         self._records: list[logging.LogRecord] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Store a log record, so that a test can read it."""
+        """Store a log record, which the test can read."""
         self._records.append(record)
 
     def text(self, name: str = "") -> str:
-        """Return the lines of the loggers whose names begin with `name`, with their tracebacks."""
+        """Return the log lines of the loggers whose names begin with `name`."""
         chosen = [record for record in self._records if record.name.startswith(name)]
         return "\n".join(
             self.format(log_record) if not name else log_record.getMessage() for log_record in chosen

@@ -29,12 +29,18 @@ async def check(
 ) -> list[str]:
     """Return a sentence for each promise of the queue that the database breaks.
 
-    The promises are: An open run is queued, claimed or waiting. A thread has at most one owner. Open
-    dispatches have the epoch of their thread. Accepted messages exist. Nothing is written for an ended run,
-    and its end is announced once. `accepted` maps the id of each run whose acceptance was confirmed to the
-    thread of the run. All these runs must exist. With `history`, the log of the workers is checked, too, and
-    also the owners if `record` was called before. `at_once` is the limit of active runs at one instant. The
-    database is read once, in parts. So while workers write, a run may be read between two of its steps.
+    The promises are:
+
+    - An open run is queued, claimed or waiting.
+    - A thread has at most one owner.
+    - Open dispatches have the epoch of their thread.
+    - Accepted messages exist.
+    - Nothing is written for an ended run, and its end is announced once.
+
+    `accepted` maps the ids of accepted runs to thread ids; all accepted runs must exist. `history` adds the
+    recorded executions of the workers to the check. `at_once` is the maximum number of runs that may be
+    active at the same time. Call `check` while no worker is writing, because the database is read in several
+    transactions.
 
     Raises:
         StoreError: The database could not be read.
@@ -66,7 +72,6 @@ async def check(
 
 
 async def _of_queue(stores: RunStores) -> list[str]:
-    """Return a sentence for each broken promise about queued and claimed dispatches."""
     results: list[str] = []
     owners: dict[str, RunDispatch] = {}
     for status in OPEN:
@@ -103,7 +108,6 @@ def _of_rows(tx: Transaction, rows: Iterable[RunDispatch]) -> list[str]:
 
 
 def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[RunRecord, ...], list[str]]:
-    """Return a page of runs, and a sentence for each promise that they break."""
     runs = tx.runs.threads.list_runs(query, query.limit)
     texts: list[str] = []
     for run in runs:
@@ -120,7 +124,9 @@ def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[
         ]
         if run.status is RunStatus.DONE:
             texts += _of_end(tx, run, is_told=is_told)
-        elif _needs_dispatch(run) and not _has_queued_dispatch(tx, run):
+        elif (
+            run.waiting is None or any(ticket.tool_name == SLEEP for ticket in run.waiting.tickets)
+        ) and not _has_queued_dispatch(tx, run):
             texts.append(
                 f"run {run.run_id} of thread {run.thread_id} is {run.status.value}, but neither "
                 "queued nor claimed, so it will not be executed"
@@ -141,12 +147,6 @@ def _of_end(tx: Transaction, run: RunRecord, *, is_told: bool) -> Iterable[str]:
         for place, event in tx.events.of_scope(scope, after=end, limit=1, kinds=_FENCED):
             kind = event.event_kind
             yield f"{of_run} ended with event {end} of its log, but event {place} ({kind}) follows"
-
-
-def _needs_dispatch(run: RunRecord) -> bool:
-    if run.waiting is None:
-        return True
-    return any(ticket.tool_name == SLEEP for ticket in run.waiting.tickets)
 
 
 def _has_queued_dispatch(tx: Transaction, run: RunRecord) -> bool:

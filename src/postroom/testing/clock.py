@@ -8,7 +8,7 @@ from postroom.contracts.clock import Duration, milliseconds
 
 
 class ManualClock:
-    """A clock that only a test moves. Each move wakes the tasks whose sleep has ended."""
+    """A clock that only a test moves; each move wakes the tasks whose sleep has ended."""
 
     def __init__(self, start: int = 1_700_000_000_000) -> None:
         self._now = start
@@ -16,11 +16,11 @@ class ManualClock:
         self._order = count()
 
     def now(self) -> int:
-        """Return the present instant in milliseconds since the epoch."""
+        """Return the current time of the clock in milliseconds since the epoch."""
         return self._now
 
     async def sleep(self, milliseconds: int) -> None:
-        """Wait until the clock has been moved forward by this number of milliseconds."""
+        """Wait until the clock has been moved forward by `milliseconds`."""
         if milliseconds <= 0:
             await asyncio.sleep(0)
             return
@@ -34,11 +34,11 @@ class ManualClock:
         return sum(not wake.done() for _, _, wake in self._sleepers)
 
     def advance(self, duration: Duration) -> None:
-        """Move the clock by seconds or a timedelta. A negative duration sets the clock back."""
+        """Move the clock by a number of seconds or a timedelta; a negative duration sets the clock back."""
         self.set(self._now + milliseconds(duration))
 
     def set(self, instant: int) -> None:
-        """Set the clock to an instant in milliseconds since the epoch."""
+        """Set the clock to a time in milliseconds since the epoch."""
         self._now = instant
         while self._sleepers and self._sleepers[0][0] <= instant:
             wake = heapq.heappop(self._sleepers)[2]

@@ -16,18 +16,16 @@ T = TypeVar("T")
 
 
 def writes(*numbers: int) -> Iterator[bool]:
-    """Return a plan in which the writes with the given numbers fail. The first write is number 1."""
+    """Return a plan in which the writes with the given numbers fail; the first write is number 1."""
     return (number in numbers for number in range(1, max(numbers, default=0) + 1))
 
 
 def writes_that(fail: Callable[[int], bool]) -> Iterator[bool]:
-    """Return a plan, without end, in which each write fails for whose number `fail` returns True."""
+    """Return a plan in which a write fails if `fail` returns True for the number of the write."""
     return (fail(number) for number in count(1))
 
 
 class _PlannedStore:
-    """A store whose writes follow a plan."""
-
     def __init__(self, store: MailStore, plan: Iterable[bool]) -> None:
         self._store = store
         self._plan = iter(plan)
@@ -37,15 +35,12 @@ class _PlannedStore:
         """The number of writes that failed on purpose."""
 
     async def read(self, look: Callable[[MailReads], T]) -> T:
-        """Pass the read on."""
         return await self._store.read(look)
 
     async def settle(self) -> None:
-        """Pass the request on."""
         await self._store.settle()
 
     async def probe(self) -> None:
-        """Pass the probe on."""
         await self._store.probe()
 
     def _fails_now(self) -> bool:
@@ -53,10 +48,10 @@ class _PlannedStore:
 
 
 class RefusingStore(_PlannedStore):
-    """A store that refuses the planned writes: nothing is written, and the caller gets an error."""
+    """A store in which planned writes fail without writing anything."""
 
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
-        """Run a change, or write nothing and raise an error if the plan says so for this write.
+        """Make a change, or raise the planned error without writing anything.
 
         Raises:
             StoreUnavailable: The write was planned to fail. Nothing was written.
@@ -68,10 +63,10 @@ class RefusingStore(_PlannedStore):
 
 
 class LosingStore(_PlannedStore):
-    """A store that loses the results of the planned writes: the caller gets an error after the write."""
+    """A store in which planned writes succeed, but raise an error."""
 
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
-        """Run a change. If the write is planned to fail, lose the result.
+        """Make a change, and raise an error after the change if the plan says so.
 
         Raises:
             StoreUnavailable: The write was planned to fail. The change was made nevertheless.

@@ -21,10 +21,10 @@ _NAMED = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """An execution of a run by one owner, from its first to its last recorded event.
+    """An execution of a run by one owner.
 
-    Instants are integers in any unit, and all instants of a history are from the same clock. If an execution
-    is still active, `ended` is the last instant at which it was seen.
+    `began` and `ended` are integers in any unit; all times of a history must come from the same clock. For an
+    active execution, `ended` is the time of the last recorded event.
     """
 
     run_id: str
@@ -36,13 +36,12 @@ class Execution:
     epoch: int = 0
 
     def __str__(self) -> str:
-        """Return a description of this execution for a finding."""
         return f"run {self.run_id} by {self.owner} (attempt {self.attempt}, {self.began} to {self.ended})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The executions of a queue's runs in any order, the accepted runs, and the ids of the ended runs."""
+    """The executions of a queue's runs, with the accepted runs and the ids of the ended runs."""
 
     executions: Sequence[Execution] = ()
     accepted: Mapping[str, str] | None = None
@@ -51,7 +50,7 @@ class History:
 
     @classmethod
     def read(cls, path: Path | str, *, accepted: Mapping[str, str] | None = None) -> "History":
-        """Read a history from the `ExecutionLog` of workers.
+        """Read a history from the file of an `ExecutionLog`.
 
         Raises:
             OSError: The file does not exist.
@@ -80,40 +79,49 @@ class History:
         return cls(executions=executions, accepted=accepted, ended=frozenset(ended))
 
     def findings(self, *, at_once: int | None = None) -> list[str]:
-        """Return a sentence for each broken promise.
+        """Return a sentence for each promise of the queue that the history breaks.
 
-        `at_once` is the limit of active runs at one instant.
+        The promises are:
 
-        The promises are: Executions of a thread do not overlap. The epochs of a thread and the attempts of a
-        run do not decrease. A run stays on one thread. Executed runs were accepted, and accepted runs have
-        ended.
+        - Executions of a thread do not overlap.
+        - The epochs of a thread and the attempts of a run do not decrease.
+        - A run stays on one thread.
+        - Executed runs were accepted, and accepted runs have ended.
+
+        `at_once` is the maximum number of runs that may be active at the same time.
         """
         in_order = sorted(self.executions, key=lambda one: (one.began, one.ended))
-        return [
-            *_beside_each_other(in_order),
-            *_going_back(in_order),
-            *_elsewhere(in_order),
-            *self._missing(),
-            *([] if at_once is None else _too_many(in_order, at_once)),
-        ]
+        found = [*_beside_each_other(in_order), *_going_back(in_order)]
+        threads: dict[str, str] = {}
+        for execution in in_order:
+            run_id, thread_id = execution.run_id, execution.thread_id
+            if (first := threads.setdefault(run_id, thread_id)) != thread_id:
+                found.append(f"run {run_id} was executed on thread {first}, and on thread {thread_id}")
+        if self.accepted is not None:
+            found += [
+                f"run {run_id} of thread {self.accepted[run_id]} was accepted but has not ended"
+                for run_id in sorted(set(self.accepted) - self.ended)
+            ]
+            strangers = {
+                one.run_id: one.thread_id for one in self.executions if one.run_id not in self.accepted
+            }
+            found += [
+                f"run {run_id} of thread {thread_id} was executed but never accepted"
+                for run_id, thread_id in sorted(strangers.items())
+            ]
+        busiest = sorted(_busiest(in_order), key=lambda one: (one.began, one.thread_id, one.run_id))
+        if at_once is not None and len(busiest) > at_once:
+            at = max(execution.began for execution in busiest)
+            named = ", ".join(f"{one.run_id} of thread {one.thread_id}" for one in busiest[:_NAMED])
+            more = f" and {len(busiest) - _NAMED} more" if len(busiest) > _NAMED else ""
+            limit = f"but the limit is {at_once}: at {at}"
+            found.append(f"{len(busiest)} runs were executed at once, {limit} {named}{more}")
+        return found
 
     @property
     def most_at_once(self) -> int:
-        """The maximum number of executions at one instant."""
+        """The maximum number of executions at the same time."""
         return len(_busiest(self.executions))
-
-    def _missing(self) -> Iterable[str]:
-        if self.accepted is None:
-            return
-        for run_id in sorted(set(self.accepted) - self.ended):
-            yield f"run {run_id} of thread {self.accepted[run_id]} was accepted but has not ended"
-        strangers = {
-            execution.run_id: execution.thread_id
-            for execution in self.executions
-            if execution.run_id not in self.accepted
-        }
-        for run_id, thread_id in sorted(strangers.items()):
-            yield f"run {run_id} of thread {thread_id} was executed but never accepted"
 
 
 def _by_thread(executions: Iterable[Execution]) -> dict[str, list[Execution]]:
@@ -150,32 +158,7 @@ def _going_back(in_order: Iterable[Execution]) -> Iterable[str]:
             attempts[execution.run_id] = execution.attempt
 
 
-def _elsewhere(in_order: Iterable[Execution]) -> Iterable[str]:
-    threads: dict[str, str] = {}
-    for execution in in_order:
-        first = threads.setdefault(execution.run_id, execution.thread_id)
-        if first != execution.thread_id:
-            yield (
-                f"run {execution.run_id} was executed on thread {first}, and on thread {execution.thread_id}"
-            )
-
-
-def _too_many(executions: Iterable[Execution], at_once: int) -> Iterable[str]:
-    busiest = sorted(_busiest(executions), key=lambda one: (one.began, one.thread_id, one.run_id))
-    if len(busiest) > at_once:
-        at = max(execution.began for execution in busiest)
-        named = ", ".join(
-            f"{execution.run_id} of thread {execution.thread_id}" for execution in busiest[:_NAMED]
-        )
-        more = f" and {len(busiest) - _NAMED} more" if len(busiest) > _NAMED else ""
-        yield f"{len(busiest)} runs were executed at once, but the limit is {at_once}: at {at} {named}{more}"
-
-
 def _busiest(executions: Iterable[Execution]) -> list[Execution]:
-    """Return the executions at the instant with the most executions.
-
-    An execution that begins when another ends does not overlap it.
-    """
     now: dict[int, Execution] = {}
     most: list[Execution] = []
     steps = [
@@ -198,11 +181,10 @@ def _busiest(executions: Iterable[Execution]) -> list[Execution]:
 
 @dataclass(slots=True)
 class ExecutionLog:
-    """A file into which the workers of a machine write their executions, for `History.read`.
+    """A file in which workers record their executions.
 
-    Each line is appended in a single write, so any number of processes can share the file, and a killed
-    process leaves only complete lines. The end of an execution that is stopped from outside is not recorded.
-    In the history, such an execution lasts until its last line.
+    Any number of processes may share the file. A killed process leaves only complete lines. The end of an
+    execution that is stopped from outside is not recorded.
     """
 
     path: Path
@@ -214,7 +196,7 @@ class ExecutionLog:
         self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def observed(self, work: Function) -> Function:
-        """Wrap a function, so that it writes a line at the beginning and at the end of each execution."""
+        """Return a function that calls `work` and records the start and the end of each execution."""
 
         @functools.wraps(work)
         async def written(run: Run) -> object:
@@ -230,7 +212,7 @@ class ExecutionLog:
         return written
 
     async def step(self, run: Run) -> None:
-        """Record that an execution is still active. Call this within `observed` work."""
+        """Record that an execution is still active; only observed work may call this method."""
         await self._write("step", run)
 
     def close(self) -> None:

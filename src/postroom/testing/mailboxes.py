@@ -17,7 +17,7 @@ from postroom.testing.work import ProcessDied
 
 
 class ManualMailbox(Mailbox):
-    """A mailbox with a manual clock, which starts due work only when a test asks for it."""
+    """A mailbox with a manual clock that starts due work only when a test asks for it."""
 
     clock: ManualClock
     """The clock of the mailbox and its database.
@@ -35,11 +35,10 @@ class ManualMailbox(Mailbox):
         self.clock = clock
 
     async def run_until_idle(self, *, timeout: float = 30) -> None:
-        """Wait until no run is active, and no work is due, without moving the clock.
+        """Wait until no run is active and no work is due, without moving the clock.
 
-        As in a running mailbox, expired leases are released, and due schedules enqueue their runs. Runs that
-        wait, sleep or will be retried later do not change. To continue them, move `clock`, and call this
-        method again.
+        Expired leases are released, and due schedules enqueue runs. Runs that wait or sleep do not change;
+        move `clock` and call this method again to continue these runs.
 
         Raises:
             TimeoutError: A run was still active after `timeout` seconds. The error names the runs.
@@ -54,10 +53,10 @@ class ManualMailbox(Mailbox):
             raise TimeoutError(f"still active after {timeout:g} s: {named or 'the queue itself'}") from None
 
     async def crash(self) -> None:
-        """Simulate a crash and restart of the process: active runs end at once, and write nothing more.
+        """Simulate a crash and a restart of the process: active runs end and write nothing more.
 
-        On `memory` and SQLite, the new process recovers the runs at once. On PostgreSQL, the new process
-        recovers the runs when their leases expire.
+        On `memory` and SQLite, the new process recovers the runs immediately. On PostgreSQL, the new process
+        recovers the runs when the leases expire.
         """
         await self.admin.abandon()
         self._died.clear()
@@ -74,7 +73,6 @@ class ManualMailbox(Mailbox):
         return not await self.admin.poll()
 
     async def _settled(self) -> None:
-        """Wait until no run is active. If the simulated process dies in the meantime, restart it."""
         waits = Tasks("test")
         try:
             idle = waits.start(self.admin.settled(), name="idle")
@@ -95,10 +93,7 @@ class ManualMailbox(Mailbox):
 
 
 class _AtOnce:
-    """A timer that does not wait, because nobody moves the clock while a run is active."""
-
     async def sleep(self, milliseconds: int) -> None:
-        """Return at once."""
         await asyncio.sleep(0)
 
 
@@ -110,10 +105,10 @@ async def mailbox(
     config: MailboxConfig | None = None,
     schema: str = "postroom",
 ) -> AsyncIterator[ManualMailbox]:
-    """Open a mailbox as `Mailbox.open` does, but with a clock that only the test moves.
+    """Open a mailbox for tests, with a clock that only the test moves.
 
-    Work starts as soon as it is enqueued. Delayed work starts in `run_until_idle`. On exit, active runs are
-    stopped, and put back into the queue.
+    Enqueued work starts immediately; delayed work starts in `run_until_idle`. On exit, active runs are
+    stopped and put back into the queue.
 
     Raises:
         ConfigError, StoreError: As in `Mailbox.open`.

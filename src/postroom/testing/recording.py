@@ -72,10 +72,10 @@ _ALL: Final = (
 
 
 async def record(looked_at: Mailbox | RunStores) -> None:
-    """Start to record the owners of runs in the database, for `check`. A second call does nothing.
+    """Start to record in the database which worker owns each run.
 
-    The call adds a table, and triggers that affect every process that uses the database. Use the call only
-    for tests and trials.
+    The function adds a table and triggers to the database, so use the function only in tests. A second call
+    does nothing.
 
     Raises:
         StoreError: The table cannot be created.
@@ -85,7 +85,7 @@ async def record(looked_at: Mailbox | RunStores) -> None:
 
 
 async def recorded(stores: RunStores) -> list[Execution]:
-    """Return the recorded owners of runs, or an empty list if nothing was recorded."""
+    """Return the recorded owners of runs, or an empty list if the recording was never started."""
     return await stores.store.read(_executions)
 
 

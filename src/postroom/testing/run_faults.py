@@ -36,12 +36,12 @@ def failing(
     storage_identity: str | None = None,
     error: Callable[[str], PostroomError] | None = None,
 ) -> P:
-    """Return a wrapper around a port with planned failures. The methods of the port are coroutines.
+    """Return a wrapper around an object, in which calls of async methods fail as planned.
 
-    A failure in the plan `before` refuses the call, so that nothing is done. A failure in the plan `after`
-    loses the result of a call that was performed. `counts` gets the number of calls of each method, including
-    failures. The wrapper shares no transaction with other ports, unless `storage_identity` names its
-    database. A failure raises `StoreUnavailable`, or the result of `error` for the name of the method.
+    A failure in the plan `before` prevents the call. A failure in the plan `after` loses the result of the
+    call. `counts` receives the number of calls of each method. `storage_identity` names the database whose
+    transactions the wrapper shares, or is None. A failing call raises `StoreUnavailable`, or the error that
+    the function `error` returns.
 
     Raises:
         AttributeError: A plan names a method that the port does not have.
@@ -58,8 +58,6 @@ def injected(method: str) -> PostroomError:
 
 
 class _FailingPort:
-    """A wrapper around a port, whose calls fail as planned."""
-
     def __init__(
         self,
         port: object,
@@ -109,7 +107,7 @@ def with_parts(  # noqa: PLR0913 - the parts by name
     wakeups: TopicListener | None = None,
     store: SqlStore | None = None,
 ) -> RunStores:
-    """Return a copy of `stores`, in which each given part replaces the original part."""
+    """Return a copy of `stores` in which the given parts replace the original parts."""
     changed = copy(stores)
     changed.store = store or stores.store
     changed.dispatches = dispatches or stores.dispatches
@@ -122,10 +120,7 @@ def with_parts(  # noqa: PLR0913 - the parts by name
 
 
 class FailingChanges:
-    """A store in which changes with certain names fail as planned.
-
-    Such a change is refused, or its result is lost.
-    """
+    """A store in which changes with certain names fail as planned."""
 
     def __init__(
         self,
@@ -136,7 +131,6 @@ class FailingChanges:
         counts: Counter[str] | None = None,
         begins: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
-        """Plan failures as `failing` does. `begins` is awaited before each change, with its name."""
         self._store = store
         self._before = {name: iter(plan) for name, plan in (before or {}).items()}
         self._after = {name: iter(plan) for name, plan in (after or {}).items()}
@@ -147,7 +141,7 @@ class FailingChanges:
         return getattr(self._store, name)
 
     async def write(self, change: Callable[[Transaction], T | StaleClaim], *, key: str = "") -> T:
-        """Run a change, unless it is planned to fail."""
+        """Make a change, unless the change is planned to fail."""
         name = change.__name__
         self._counts[name] += 1
         refuses, loses = _next(self._before, name), _next(self._after, name)
@@ -169,6 +163,6 @@ def failing_changes(
     counts: Counter[str] | None = None,
     begins: Callable[[str], Awaitable[None]] | None = None,
 ) -> RunStores:
-    """Return stores in which the mailbox's changes with the given names fail as planned."""
+    """Return stores in which a mailbox's changes with certain names fail as planned."""
     failing_store = FailingChanges(stores.store, before=before, after=after, counts=counts, begins=begins)
     return with_parts(stores, store=cast("SqlStore", failing_store))

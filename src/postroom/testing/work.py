@@ -11,16 +11,16 @@ from postroom.embedded.running import Function, Run
 
 
 class ProcessDied(BaseException):
-    """Raise this in work in a `postroom.testing.mailbox` to simulate that the process dies at this instant.
+    """An exception with which work in a test mailbox simulates that the process dies.
 
-    From then on, nothing is written for active runs. A new process recovers them.
+    After the simulated death, nothing is written for active runs, and a new process recovers the runs.
     """
 
 
 def fails(times: int, then: Function, *, error: Exception | None = None) -> Function:
-    """Return work that raises an error in the first `times` executions of each run, then calls `then`.
+    """Return work that raises an error in the first `times` executions of each run, and then calls `then`.
 
-    By default, the error is a ConnectionError, which is retried.
+    The default error is a ConnectionError, which makes the mailbox retry the run.
     """
     failed = Counter[str]()
 
@@ -35,7 +35,7 @@ def fails(times: int, then: Function, *, error: Exception | None = None) -> Func
 
 
 class Hanging:
-    """Work that runs until it is cancelled."""
+    """Work that runs until the run is cancelled."""
 
     def __init__(self) -> None:
         self.cancelled: list[str] = []
@@ -52,14 +52,14 @@ class Hanging:
             raise
 
     async def begun(self) -> Run:
-        """Wait until the next run starts, and return it."""
+        """Wait until the next run starts, and return the run."""
         return await self._begun.get()
 
 
 def crashes(work: Function, *, in_step: str, times: int = 1) -> Function:
-    """Return work whose process dies in the step `in_step`, the first `times` times that the step is called.
+    """Return work whose process dies in the step `in_step`, at the first `times` calls of the step.
 
-    The step is performed, but its result is not stored.
+    The step is executed, but the result of the step is not stored.
     """
     left = times
 

@@ -9,13 +9,15 @@ One of three words states whether an agent can be reached now:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Literal
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from postroom.contracts.mail import Agent, InboxEntry, Message, Project, Recipient
-from postroom.contracts.work import Work
+from postroom.contracts.waking import MessageRun
+from postroom.contracts.work import Waiting, Work
 from postroom.mail.projects import PEOPLE_SLUG
 from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
@@ -33,7 +35,7 @@ OPEN: Final = 10
 
 
 async def agents(site: Site, request: Request) -> Response:
-    """Show the agents of a project, including retired ones, in the order of their registration."""
+    """Show the agents of a project, including retired agents, in the order of registration."""
     after = number(request, "after") or 0
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -45,13 +47,21 @@ async def agents(site: Site, request: Request) -> Response:
 
 
 async def agent(site: Site, request: Request) -> Response:
-    """Show an agent with its reservations, and with a page of its inbox or of its sent messages."""
+    """Show an agent with its reservations and a page of received or sent messages."""
     name, before = request.path_params["name"], number(request, "before")
     sent = choice(request, "box", ("inbox", "sent")) == "sent"
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         agent = known_agent(tx.mail, project, name)
         held = tx.mail.live_reservations(project.id, now=site.clock.now(), agent_id=agent.id, limit=HELD + 1)
+        works, waiting = list[Work](), list[Waiting]()  # dead letters are among the open runs
+        if site.services is not None:
+            folded, runs = agent.name.casefold(), site.services.runs
+            open_works = (
+                work for work in runs.unsettled(tx, project.slug) if work.agent.casefold() == folded
+            )
+            works = list(islice(open_works, OPEN))
+            waiting = [one for one in runs.waiting(tx, project.slug) if one.agent.casefold() == folded]
         return {
             "agent": agent,
             "box": (_sent_by if sent else _inbox_page)(tx.mail, agent, before),
@@ -59,7 +69,9 @@ async def agent(site: Site, request: Request) -> Response:
             "sent": sent,
             "before": before,
             "there": _presence(site, tx, project, [agent]),
-            **_open_works(site, tx, project, agent),
+            "open_works": works,
+            "waiting": waiting,
+            "subjects": subjects_of(tx.mail, project, works) if works else {},
         }
 
     shown = await site.read(request, look, is_fresh=True)
@@ -69,23 +81,18 @@ async def agent(site: Site, request: Request) -> Response:
     return await site.draw(request, "agent", shown, open_works=works)
 
 
-def _open_works(site: Site, tx: Transaction, project: Project, agent: Agent) -> dict[str, Any]:
-    """Return the open runs and dead letters of an agent, and the messages that wait for its next run."""
-    if site.services is None:
-        return {"open_works": [], "waiting": [], "subjects": {}}
-    name, runs = agent.name.casefold(), site.services.runs
-    works = [work for work in runs.unsettled(tx, project.slug) if work.agent.casefold() == name][:OPEN]
-    waiting = [waiting for waiting in runs.waiting(tx, project.slug) if waiting.agent.casefold() == name]
-    return {"open_works": works, "waiting": waiting, "subjects": subjects_of(tx.mail, project, works)}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxRow:
-    """A message that an agent received or sent. Only a received message has an inbox `entry`."""
+    """A message that an agent received or sent.
+
+    Only a received message has an inbox `entry`.
+    """
 
     message: Message
     project_slug: str | None
     entry: InboxEntry | None = None
+    run: MessageRun | None = None
+    """The run that received the message, for a message in an inbox."""
     recipients: Sequence[Recipient] = ()
 
 
@@ -96,8 +103,14 @@ def _inbox_page(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxR
     window = reads.inbox_events(owner.id, after=after, limit=BOX)
     entries = [entry for entry in reversed(window) if entry.seq < top and entry.kind != "bcc"]
     slugs = read_slugs(reads, (entry.message.project_id for entry in entries))
+    runs = reads.message_runs([entry.message.id for entry in entries])
     rows = [
-        BoxRow(message=entry.message, project_slug=slugs.get(entry.message.project_id), entry=entry)
+        BoxRow(
+            message=entry.message,
+            project_slug=slugs.get(entry.message.project_id),
+            entry=entry,
+            run=runs[entry.message.id].get(owner.id),
+        )
         for entry in entries
     ]
     return Page(rows, after + 1 if after > owner.inbox_floor else None)
@@ -121,7 +134,7 @@ def _sent_by(reads: MailReads, owner: Agent, before: int | None) -> Page[BoxRow]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Presence:
-    """Whether an agent can be reached, the reason, and since when."""
+    """Whether an agent can be reached, with the reason and the time of the last change."""
 
     word: Literal["at work", "reachable", "unknown"]
     how: str
@@ -129,7 +142,7 @@ class Presence:
 
 
 def _presence(site: Site, tx: Transaction, project: Project, agents: Sequence[Agent]) -> dict[int, Presence]:
-    """Return the presence of each active agent, keyed by its id."""
+    """Return the presence of each active agent, keyed by agent id."""
     at_work = {} if site.services is None else site.services.runs.at_work(tx, project.slug)
     active = [agent for agent in agents if agent.retired_at is None]
     ids = [agent.id for agent in active]

@@ -35,7 +35,7 @@ async def chats(site: WorkingSite, request: Request) -> Response:
 
 
 async def chat_run(site: WorkingSite, request: Request) -> Response:
-    """Show a run of a chat that waits for an answer or is a dead letter. Accept a decision about the run."""
+    """Show a chat run that waits for an answer or is a dead letter, or accept a decision about the run."""
     runs, named = site.services.runs, request.path_params["run_id"]
 
     def look(tx: Transaction) -> tuple[RunRecord | None, Sequence[ChatWork], Sequence[OpenQuestion]]:
@@ -113,7 +113,7 @@ async def _show(
     dead: Sequence[ChatWork],
     asked: Sequence[OpenQuestion],
 ) -> Response:
-    """Show the runs of chats that need a person."""
+    """Show the chat runs that need a person."""
     run_id, _, number = request.query_params.get("answered", "").partition("/")
     given_answer = site.services.questions.given_answer
     return await site.draw(

@@ -12,6 +12,7 @@ from postroom.mail import conversation
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.mail.reservations import together
 from postroom.stores.store import Transaction
+from postroom.web.forms import MAX_AT_ONCE
 from postroom.web.reading import BRIEF, cut, thread_rows
 from postroom.web.serving import choice, remembered_name
 from postroom.web.site import Site
@@ -20,12 +21,13 @@ SILENCE: Final = 5 * 60_000
 """The milliseconds without output after which the control room marks an active run as silent."""
 UNREAD: Final = 5
 """Maximum number of messages to the viewer that are shown."""
+_DONE: Final = ("", "yes", "no", "answered", "taken_back", "closed", "late", "end", "share")
 
 
 async def control_room(site: Site, request: Request) -> Response:
     """Show a project's control room."""
     services, me = site.services, remembered_name(request)
-    done = choice(request, "done", ("", "yes", "no", "answered", "taken_back", "closed", "end", "share"))
+    done = choice(request, "done", _DONE)
     run_id, _, question = request.query_params.get("answered", "").partition("/")
     health = () if services is None else await services.runs.health()
 
@@ -38,9 +40,19 @@ async def control_room(site: Site, request: Request) -> Response:
             counts = WorkCounts(
                 open_runs=floor.open_in_all,
                 questions=sum(question.snoozed_until is None for question in floor.questions),
-                given_up=floor.given_up_in_all,
+                failures=floor.failed_in_all,
             )
             values = {"overlaps": overlaps, "conflicts": len(overlaps), "counts": counts}
+        else:  # the newest threads, the agents and the reservations
+            heads = cut(mail.threads(project.id, limit=BRIEF + 1), BRIEF, lambda head: head.last_id)
+            values = {
+                "overlaps": (),
+                "threads": thread_rows(mail, heads.rows),
+                "has_more_threads": heads.next is not None,
+                "agents": mail.active_agents(project.id, limit=BRIEF + 1),
+                "reservations": mail.live_reservations(project.id, now=tx.now(), limit=BRIEF + 1),
+                "brief": BRIEF,
+            }
         causes = {number for work in (*floor.works, *floor.given_up) for number in work.messages}
         causes |= {entry.message for entry in floor.waiting}
         causes |= {number for wait in floor.waits for number in wait.messages}
@@ -60,7 +72,7 @@ async def control_room(site: Site, request: Request) -> Response:
             if began
             else {},
             "given": answer,
-            **(values if services is not None else _lately(tx, project)),
+            **values,
         }
 
     shown = await site.read(request, look, is_fresh=services is None)
@@ -72,17 +84,5 @@ async def control_room(site: Site, request: Request) -> Response:
         done=done,
         longest_why=MAX_TEXT_LENGTH,
         silence=SILENCE,
+        at_once=MAX_AT_ONCE,
     )
-
-
-def _lately(tx: Transaction, project: Project) -> dict[str, Any]:
-    """Return the newest threads, the agents and the reservations, for a server that executes no runs."""
-    heads = cut(tx.mail.threads(project.id, limit=BRIEF + 1), BRIEF, lambda head: head.last_id)
-    return {
-        "overlaps": (),
-        "threads": thread_rows(tx.mail, heads.rows),
-        "has_more_threads": heads.next is not None,
-        "agents": tx.mail.active_agents(project.id, limit=BRIEF + 1),
-        "reservations": tx.mail.live_reservations(project.id, now=tx.now(), limit=BRIEF + 1),
-        "brief": BRIEF,
-    }

@@ -15,7 +15,7 @@ MAX_HOURS: Final = 168
 
 
 async def digest(site: WorkingSite, request: Request) -> Response:
-    """Show a summary of the events in a project in the last `hours`, at most one week."""
+    """Show a summary of the events in a project during the last `hours`, at most one week."""
     hours = min(max(number(request, "hours") or 24, 1), MAX_HOURS)
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:

@@ -29,14 +29,14 @@ _SAFE = {
 
 
 def picture_type(content: bytes) -> str | None:
-    """Return the media type of an image that browsers may display, or None for any other content."""
+    """Return the media type of an image that browsers may display, or None if browsers may not display it."""
     if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
         return "image/webp"
     return next((kind for beginning, kind in _BEGINNINGS if content.startswith(beginning)), None)
 
 
 def download(content: bytes, name: str, *, etag: str) -> Response:
-    """Return a response that a browser offers to save under a name."""
+    """Return a response that a browser saves as a file with this name."""
     # Write both forms of a file name into the header: ASCII for all browsers, and the exact name by RFC 5987.
     shown = one_line(name).replace("/", "_").replace("\\", "_").strip(". ") or "attachment"
     plain = "".join(
@@ -51,17 +51,17 @@ def download(content: bytes, name: str, *, etag: str) -> Response:
 
 
 def picture(content: bytes, media_type: str, *, etag: str) -> Response:
-    """Return an image that is displayed within a page."""
+    """Return a response with an image that a page displays."""
     return Response(content, media_type=media_type, headers={"ETag": f'"{etag}"', **_SAFE})
 
 
 def unchanged(*, etag: str) -> Response:
-    """Return the response 304 for a browser that has the current content of the file already."""
+    """Return the response 304 for a browser that already has the current content of a file."""
     return Response(status_code=304, headers={"ETag": f'"{etag}"', **_SAFE})
 
 
 def plain(text: str, *, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a text that a browser displays unchanged, and never interprets."""
+    """Return a text that a browser displays as plain text."""
     return Response(
         text.encode("utf-8", "replace"),
         media_type="text/plain; charset=utf-8",
@@ -87,26 +87,22 @@ class Asset:
     digest: str
 
 
-def _load() -> dict[str, Asset]:
-    assets = {}
-    for file in (resources.files("postroom.web") / "static").iterdir():
-        if media_type := _MEDIA_TYPES.get(file.name.rpartition(".")[2]):
-            content = file.read_bytes()
-            assets[file.name] = Asset(content, media_type, hashlib.sha256(content).hexdigest()[:16])
-    return assets
+_ASSETS: Mapping[str, Asset] = {
+    file.name: Asset(content, media_type, hashlib.sha256(content).hexdigest()[:16])
+    for file in (resources.files("postroom.web") / "static").iterdir()
+    if (media_type := _MEDIA_TYPES.get(file.name.rpartition(".")[2]))
+    for content in [file.read_bytes()]
+}
 
 
-_ASSETS: Mapping[str, Asset] = _load()
-
-
-def asset_link(name: str) -> str:
-    """Return the address of an asset, which changes with the content of the asset."""
-    stem, _, suffix = name.rpartition(".")
-    return f"/static/{stem}.{_ASSETS[name].digest}.{suffix}"
-
-
+ASSET_LINKS: Mapping[str, str] = {
+    name: f"/static/{stem}.{asset.digest}.{suffix}"
+    for name, asset in _ASSETS.items()
+    for stem, _, suffix in [name.rpartition(".")]
+}
+"""The addresses of the assets, keyed by name. An address changes with the content of the asset."""
 _BY_PATH = {
-    **{asset_link(name).removeprefix("/static/"): (asset, _FOR_GOOD) for name, asset in _ASSETS.items()},
+    **{ASSET_LINKS[name].removeprefix("/static/"): (asset, _FOR_GOOD) for name, asset in _ASSETS.items()},
     **{name: (asset, _ASK_EACH_TIME) for name, asset in _ASSETS.items()},
 }
 
@@ -123,5 +119,5 @@ async def _asset(request: Request) -> Response:
 
 
 def asset_routes() -> list[BaseRoute]:
-    """Return the routes below `/static`. An address with a content hash is cached forever."""
+    """Return the routes below `/static`. Browsers cache an asset without a time limit."""
     return [Mount("/static", routes=[Route("/{name}", _asset)])]

@@ -42,7 +42,7 @@ _WORKING_PAGES: Final = (
 
 
 class Found(NamedTuple):
-    """A result: its kind, its title, a description, and its address."""
+    """A search result with its kind, title, description and address."""
 
     kind: str
     title: str
@@ -51,7 +51,7 @@ class Found(NamedTuple):
 
 
 async def find(site: Site, request: Request) -> Response:
-    """Show the projects, agents, messages, runs and actions that match some words."""
+    """Show the projects, agents, messages, runs and actions that match the words of a search."""
     question = request.query_params.get("q", "").strip()[:MAX_TEXT_LENGTH]
     is_whole = "part" not in request.query_params
     me = remembered_name(request)
@@ -60,51 +60,52 @@ async def find(site: Site, request: Request) -> Response:
         words = question.casefold().split()
         projects = tx.mail.projects(limit=PROJECTS)
         results = [result for result in _acts(site, projects, me) if _matches(result, words)][: 2 * EACH]
-        results += [result for result in _agents(tx, projects) if words and _matches(result, words)][:EACH]
-        if len(question) >= MIN_QUESTION_LENGTH:
+        agents = (
+            Found("agent", agent.name, name, links.page(project.slug, "agents", agent.name))
+            for project in projects
+            for name in [folder_name(project.human_key)]
+            for agent in tx.mail.agents(project.id, include_retired=False, limit=AGENTS)
+        )
+        results += [agent for agent in agents if words and _matches(agent, words)][:EACH]
+        if len(question) < MIN_QUESTION_LENGTH:
+            return Shown({"q": question, "found": results}, site.clock.now())
+        if site.services is not None:
             # Find the runs whose id begins with a text. If there are none, find the newest runs that contain
             # its words, for a whole page.
-            if site.services is None:
-                runs = []
-            else:
-                works = [
-                    work_of(run, dispatch_of(tx, run))
-                    for run in tx.runs.threads.list_runs(RunQuery(id_prefix=question), EACH)
-                ]
-                if is_whole and not works:
-                    works = list(site.services.runs.found(tx, "", RunSearch(text=question)).works[:EACH])
-                runs = [
-                    Found(
-                        "run",
-                        f"{work.agent}: {SHOWN_STATES[work.state]}",
-                        f"{work.project} {work.run_id}",
-                        links.page(work.project, "runs", work.run_id),
-                    )
-                    for work in works
-                    if work.project
-                ]
-            results += runs
-            # Find the newest messages that match. The last word of the text may be only the start of a word.
-            query = parse_query(question if question.endswith(("*", '"')) else f"{question}*")
-            if query is None:
-                messages = []
-            else:
-                hits = [
-                    (hit.message, project)
-                    for project in projects
-                    for hit in tx.mail.search(project.id, query, order="newest", limit=EACH)
-                ]
-                hits.sort(key=lambda one: one[0].id, reverse=True)
-                messages = [
-                    Found(
-                        "message",
-                        message.subject or "no subject",
-                        f"#{message.id} of {message.sender_name} in {folder_name(project.human_key)}",
-                        links.page(project.slug, "m", message.id),
-                    )
-                    for message, project in hits[:EACH]
-                ]
-            results += messages
+            works = [
+                work_of(run, dispatch_of(tx, run))
+                for run in tx.runs.threads.list_runs(RunQuery(id_prefix=question), EACH)
+            ]
+            if is_whole and not works:
+                works = list(site.services.runs.found(tx, "", RunSearch(text=question)).works[:EACH])
+            results += [
+                Found(
+                    "run",
+                    f"{work.agent}: {SHOWN_STATES[work.state]}",
+                    f"{work.project} {work.run_id}",
+                    links.page(work.project, "runs", work.run_id),
+                )
+                for work in works
+                if work.project
+            ]
+        # Find the newest messages that match. The last word of the text may be only the start of a word.
+        query = parse_query(question if question.endswith(("*", '"')) else f"{question}*")
+        if query is not None:
+            hits = [
+                (hit.message, project)
+                for project in projects
+                for hit in tx.mail.search(project.id, query, order="newest", limit=EACH)
+            ]
+            hits.sort(key=lambda one: one[0].id, reverse=True)
+            results += [
+                Found(
+                    "message",
+                    message.subject or "no subject",
+                    f"#{message.id} of {message.sender_name} in {folder_name(project.human_key)}",
+                    links.page(project.slug, "m", message.id),
+                )
+                for message, project in hits[:EACH]
+            ]
         return Shown({"q": question, "found": results}, site.clock.now())
 
     if is_whole:
@@ -135,10 +136,3 @@ def _acts(site: Site, projects: list[Project], me: str) -> Iterator[Found]:
             yield Found(
                 "action", "Cancel active runs", name, links.page(project.slug, "runs", state="active")
             )
-
-
-def _agents(tx: Transaction, projects: list[Project]) -> Iterator[Found]:
-    for project in projects:
-        name = folder_name(project.human_key)
-        for agent in tx.mail.agents(project.id, include_retired=False, limit=AGENTS):
-            yield Found("agent", agent.name, name, links.page(project.slug, "agents", agent.name))

@@ -31,19 +31,21 @@ _FIELD: Final = re.compile(
 SMALL_FORM: Final = 32 * 1024
 """Maximum bytes of a form that contains no message."""
 MAX_FIELDS: Final = 1_000
+MAX_AT_ONCE: Final = 100
+"""Maximum number of runs that one button retries, cancels or dismisses."""
 Number = Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
 """The type of the number of a record in a form."""
 F = TypeVar("F", bound=msgspec.Struct)
 
 
 class PlacedForm(msgspec.Struct):
-    """A form that may be on the first page, with the page's position in the list of questions."""
+    """A form that leads the person back to the same place in the list of questions."""
 
     asked_after: str = ""
     """The question after which the page begins, or "" for the first page of the list."""
 
     def home(self, **told: str) -> str:
-        """Return the address of the first page, at the place in the list of questions where the form was."""
+        """Return the address of the first page, at the same place in the list of questions."""
         values = told | ({"asked_after": self.asked_after} if self.asked_after else {})
         return f"/?{urlencode(values)}" if values else "/"
 
@@ -51,11 +53,11 @@ class PlacedForm(msgspec.Struct):
 async def read_form(
     request: Request, visitors: Sessions, kind: type[F], *, limit: int = SMALL_FORM, files_limit: int = 0
 ) -> F:
-    """Read a form, and check that it comes from the session for which it was created.
+    """Read a form, and check that the form comes from the current session.
 
-    A list field of `kind` gets every text with its name. Any other field gets the first text that is not
-    empty. With a `files_limit`, in bytes, the form may have `files`, and `is_cut` is true if they exceeded
-    the limit. The typed texts are stored at once, so that an error page can show them.
+    A list field of `kind` gets every submitted text with the name of the field. A field of any type except
+    list gets the first text that is not empty. If `files_limit` is given, the form may have `files` of at
+    most that many bytes. `is_cut` is true if the files exceeded the limit.
 
     Raises:
         NotPermitted: The form belongs to another session. No field was used.
@@ -79,7 +81,17 @@ async def read_form(
             raise TooLarge(
                 f"the form exceeds {limit} bytes", value=limit, remedy="shorten the text; nothing was changed"
             )
-        fields = _parse(body)
+        try:
+            pairs = parse_qsl(
+                body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS
+            )
+        except ValueError as error:
+            raise InvalidArgument(
+                "the fields of the form cannot be read", remedy="reload the page"
+            ) from error
+        fields = {}
+        for name, text in pairs:
+            fields.setdefault(name, []).append(text)
     else:
         raise InvalidArgument("the request is not a form from these pages", remedy=f"send it as {FORM_TYPE}")
     request.state.typed = typed_in(fields)
@@ -112,11 +124,7 @@ class RunForm(msgspec.Struct):
 
 
 async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
-    """Return the body of a request, cut after `limit` bytes, and whether it was cut.
-
-    The rest of the body is received, too, because a browser reads the response only after it has sent the
-    whole form.
-    """
+    """Return the body of a request, cut after `limit` bytes, and whether the body was cut."""
     parts, size = list[bytes](), 0
     async for part in request.stream():
         if size < limit:
@@ -126,7 +134,7 @@ async def _body(request: Request, limit: int) -> tuple[bytes, bool]:
 
 
 def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, list[str]], list[DraftFile]]:
-    """Return the fields and the files of a form. If the form was cut, return only complete fields.
+    """Return the complete fields and files of a form.
 
     Raises:
         InvalidArgument: The form cannot be read.
@@ -149,16 +157,3 @@ def _parts(body: bytes, boundary: bytes, *, is_cut: bool) -> tuple[dict[str, lis
     except UnicodeDecodeError as error:
         raise InvalidArgument("the fields of the form cannot be read", remedy="reload the page") from error
     return fields, files
-
-
-def _parse(body: bytes) -> dict[str, list[str]]:
-    try:
-        pairs = parse_qsl(
-            body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=MAX_FIELDS
-        )
-    except ValueError as error:
-        raise InvalidArgument("the fields of the form cannot be read", remedy="reload the page") from error
-    fields: dict[str, list[str]] = {}
-    for name, text in pairs:
-        fields.setdefault(name, []).append(text)
-    return fields

@@ -4,7 +4,7 @@ from urllib.parse import quote, urlencode
 
 
 def page(slug: str, *parts: object, **parameters: object) -> str:
-    """Return the address of the page of a project that `parts` name, or else of the control room.
+    """Return the address of a project's page, or of the control room if `parts` is empty.
 
     A parameter that is None, False or "" is omitted. True becomes `1`, and a tuple is joined with dots.
     """
@@ -20,14 +20,14 @@ def attachment(sha256: str, message_id: int, name: str) -> str:
 
 
 def preview(sha256: str, message_id: int) -> str:
-    """Return the address of an image that may be displayed within a page."""
+    """Return the address of an image that a page may display."""
     return f"/previews/{sha256}?message={message_id}"
 
 
 def chats(run_id: str = "", *, done: str | None = None, answered: str | None = None) -> str:
-    """Return the address of the chat runs page, or of one chat run.
+    """Return the address of the list of chat runs, or of one chat run.
 
-    `done` is the decision that was made. `answered` is the run and the number of an answered question.
+    `done` is the decision that a person made. `answered` is the run and the number of an answered question.
     """
     return _address(
         f"/chats/{quote(run_id, safe='', errors='replace')}" if run_id else "/chats",

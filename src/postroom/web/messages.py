@@ -43,9 +43,16 @@ async def message(site: Site, request: Request) -> Response:
                 for waiting in services.runs.waiting(tx, slug)
                 if waiting.message == message_id and (waiting.project, waiting.agent) in readers
             ]
+        # The thread of a message from another project is shown in this project if a person wrote the message,
+        # or if an agent of this project has also written in the thread. Otherwise, the sender's shows it.
+        thread_slug, shown_message = project.slug, card.message
+        if shown_message.project_id != project.id:
+            talk = conversation.Conversation(tx.mail, tx.mail, project, shown_message.thread_id)
+            if [one.id for one in talk.messages(limit=1, after=message_id - 1)] != [message_id]:
+                thread_slug = read_slugs(tx.mail, [shown_message.project_id])[shown_message.project_id]
         return {
             "shown": card,
-            "thread_slug": _slug_of_thread(tx.mail, project, card),
+            "thread_slug": thread_slug,
             "seen": how_seen(tx.mail, card) if is_sent else (),
             "held": held,
             "texts": read_bodies(tx.mail, project, [card]),
@@ -54,22 +61,6 @@ async def message(site: Site, request: Request) -> Response:
     shown = await site.read(request, look)
     bodies = await site.markdown.render(*shown.values["texts"])
     return await site.draw(request, "message", shown, bodies=bodies)
-
-
-def _slug_of_thread(reads: MailReads, project: Project, shown: ShownMessage) -> str:
-    """Return the slug of the project in which the thread of a message is shown: this one or the sender's.
-
-    A message may come from another project. Its thread is then shown in this project in two cases: a person
-    wrote the message, or an agent of this project has also written in the thread.
-    """
-    message = shown.message
-    if message.project_id != project.id:
-        talk = conversation.Conversation(reads, reads, project, message.thread_id)
-        if [found_message.id for found_message in talk.messages(limit=1, after=message.id - 1)] != [
-            message.id
-        ]:
-            return read_slugs(reads, [message.project_id])[message.project_id]
-    return project.slug
 
 
 def _message_number(request: Request) -> int:
@@ -96,7 +87,7 @@ async def source(site: Site, request: Request) -> Response:
 
 
 class MarkForm(msgspec.Struct):
-    """The mark of a person on a message, and the page with the mark: a thread, or `home`."""
+    """The mark of a person on a message, and the page that contains the form: a thread, or `home`."""
 
     do: str = ""
     name: str = ""
@@ -124,7 +115,7 @@ async def mark(site: WorkingSite, request: Request) -> Response:
 
 
 async def attachment(site: Site, request: Request) -> Response:
-    """Return an attachment as a download, under its name in the message."""
+    """Return an attachment as a download with the file name from the message."""
     sha256, matching, content = await _file(site, request)
     if content is None:
         return files.unchanged(etag=sha256)
@@ -133,7 +124,7 @@ async def attachment(site: Site, request: Request) -> Response:
 
 
 async def preview(site: Site, request: Request) -> Response:
-    """Return an image to display in a page, in one of the four formats that every browser supports."""
+    """Return an attached image that a page can display."""
     sha256, _, content = await _file(site, request)
     if content is None:
         return files.unchanged(etag=sha256)
@@ -144,10 +135,7 @@ async def preview(site: Site, request: Request) -> Response:
 
 
 async def _file(site: Site, request: Request) -> tuple[str, list[Attachment], bytes | None]:
-    """Return the requested hash, the attachments of the message with this hash, and their bytes.
-
-    The bytes are None if the browser already has them.
-    """
+    """Return the requested hash, the attachments with this hash, and the content of the attachments."""
     sha256, message_id = request.path_params["sha256"], number(request, "message")
     if not _SHA256.fullmatch(sha256) or message_id is None:
         raise UnknownMessage(

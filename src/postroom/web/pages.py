@@ -40,8 +40,7 @@ _FORM = ("GET", "POST")
 def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None = None) -> list[BaseRoute]:
     """Return the routes of the pages and their files. With `services`, people can also change data.
 
-    No request reads a file, because templates and assets are in memory. Every path is `/`, or is below
-    `/chats`, `/find`, `/p`, `/push`, `/attachments`, `/previews` or `/static`.
+    Every path is `/`, or is below `/chats`, `/find`, `/p`, `/push`, `/attachments`, `/previews` or `/static`.
     """
     site, works = Site(store=store, clock=clock), list[BaseRoute]()
     if services is not None:
@@ -86,6 +85,6 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
 
 
 async def _nowhere(site: Site, request: Request) -> Response:
-    """Report that a page does not exist, in the frame of the project that the address names."""
+    """Report that a page does not exist."""
     slug = request.path_params.get("rest", "").partition("/")[0]
     return await site.failure(request, slug, HTTPStatus.NOT_FOUND, f"there is no page at {request.url.path}")

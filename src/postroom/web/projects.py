@@ -16,19 +16,18 @@ from starlette.responses import Response
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownRun
 from postroom.contracts.mail import Project, Reservation
 from postroom.contracts.questions import MAX_TEXT_LENGTH
-from postroom.contracts.work import GivenAnswer
 from postroom.mail.conversation import here
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.mail.reservations import conflicts, together
-from postroom.mail.tasks import tasks_page
+from postroom.mail.tasks import tasks_page, views
 from postroom.mail.waking.prompts import messages_named
 from postroom.services.floor import HOUR, LEASES
-from postroom.services.questions import MAX_COUNTED, place_in_list
+from postroom.services.questions import MAX_COUNTED
+from postroom.services.runs import retried
 from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
-from postroom.web.forms import PlacedForm, read_form
-from postroom.web.frame import MAX_REVIEWS, Frame, faces_of
-from postroom.web.reading import cut
+from postroom.web.forms import MAX_AT_ONCE, PlacedForm, read_form
+from postroom.web.reading import MAX_REVIEWS, Frame, cut, faces_of
 from postroom.web.serving import NAME_KEPT, choice, number, remembered_name, see
 from postroom.web.site import PageServices, Shown, Site, WorkingSite
 from postroom.web.wording import folder_name
@@ -51,13 +50,14 @@ _DONE: Final = (
     "snoozed",
     "taken_back",
     "closed",
+    "late",
+    "accepted",
+    "rejected",
 )
 REVIEWS: Final = 10
 """Maximum number of tasks on the page that wait for a person's check, for each project."""
 GROUPS: Final = 20
 """Maximum number of groups of failed runs on the page."""
-AT_ONCE: Final = 100
-"""Maximum number of runs in a group that one button replays or discards."""
 MAIL: Final = 5
 """Maximum number of messages to the viewer on the page."""
 FINISHED: Final = 8
@@ -88,7 +88,7 @@ _ADDRESS: Final = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 
 
 class Later(NamedTuple):
-    """The state of the rows on the first page, according to the cookies of the browser."""
+    """The hidden rows of the first page and the time of the last visit, from the browser's cookies."""
 
     hidden: Mapping[str, int]
     """The time until which each row is hidden, keyed by the row's key."""
@@ -99,7 +99,7 @@ class Later(NamedTuple):
 
 
 async def projects(site: Site, request: Request) -> Response:
-    """Show everything that needs a person, then all projects, beginning with the newest mail."""
+    """Show everything that needs a person, followed by all projects in the order of their newest mail."""
     after, me, services = number(request, "after") or 0, remembered_name(request), site.services
     answered, asked_after = (request.query_params.get(name, "") for name in ("answered", "asked_after"))
     address, later = str(request.base_url).rstrip("/"), _later(request, site.clock.now())
@@ -112,10 +112,8 @@ async def projects(site: Site, request: Request) -> Response:
             for project in page.rows
             if (live := mail.live_reservations(project.id, now=now, limit=LEASES))
         }
-        needs = {
-            row.slug: len(overlaps.get(row.slug, ())) + mail.count_reviews(row.id, limit=MAX_REVIEWS)
-            for row in page.rows
-        }
+        finished_tasks = {row.slug: mail.count_reviews(row.id, limit=MAX_REVIEWS) for row in page.rows}
+        needs = {slug: len(overlaps.get(slug, ())) + many for slug, many in finished_tasks.items()}
         if services is not None:
             for slug, waiting in services.runs.for_people(tx, list(needs), COUNTED).items():
                 needs[slug] += waiting
@@ -126,7 +124,7 @@ async def projects(site: Site, request: Request) -> Response:
         rows = [(project, counted[project.id]) for project in page.rows]
         inbox = dict[str, Any]()
         if services is not None:
-            inbox = _inbox(services, tx, page.rows, overlaps, later, me)
+            inbox = _inbox(services, tx, page.rows, overlaps, sum(finished_tasks.values()), later, me)
             inbox |= _asked(services, tx, asked_after, answered)
             inbox["to_settle"] += inbox["asked_in_all"]
         inbox["names"], around = _drawn(mail, page.rows, inbox)
@@ -151,7 +149,7 @@ async def projects(site: Site, request: Request) -> Response:
         after=after,
         counted=COUNTED,
         counted_questions=MAX_COUNTED,
-        at_once=AT_ONCE,
+        at_once=MAX_AT_ONCE,
         longest_why=MAX_TEXT_LENGTH,
         done=choice(request, "done", _DONE),
         skipped=number(request, "skipped") or 0,
@@ -165,10 +163,7 @@ async def projects(site: Site, request: Request) -> Response:
 def _drawn(
     mail: MailReads, listed: Sequence[Project], inbox: Mapping[str, Any]
 ) -> tuple[dict[str, str], Frame]:
-    """Return the names of all projects on the page, keyed by slug, and the avatars of their agents.
-
-    A project's name is that of its folder, or its slug if another project on the page has the same name.
-    """
+    """Return the names of the projects on the page, keyed by slug, and the avatars of the agents."""
     slugs = {one.project for part in ("asked", "snoozed", "active") for one in inbox.get(part, ())}
     slugs |= {one.project for _, one in inbox.get("failed", ())}
     others = filter(None, map(mail.project, slugs - {project.slug for project in listed}))
@@ -185,11 +180,12 @@ def _drawn(
     )
 
 
-def _inbox(
+def _inbox(  # noqa: PLR0913 - what the page has read before
     services: PageServices,
     tx: Transaction,
     shown: Sequence[Project],
     overlaps: Mapping[str, Sequence[Sequence[Reservation]]],
+    finished_tasks: int,
     later: Later,
     me: str,
 ) -> dict[str, Any]:
@@ -202,10 +198,14 @@ def _inbox(
         return [(name, row) for name, row in keyed if name not in later.hidden]
 
     failed = due(services.runs.failed(tx), lambda one: f"d-{one.run_ids[0][-KEPT_ID:]}")
-    reviews = due(
-        [(project, task) for project in shown for task in tasks_page(mail, project, "review", limit=REVIEWS)],
-        lambda row: f"t-{row[1].id}-{row[1].changed_at}",
-    )
+    tasks = [
+        (project, task, view)
+        for project in shown
+        if (found := tasks_page(mail, project, "review", limit=REVIEWS))
+        for task, view in zip(found, views(mail, project, found, now=tx.now(), whole=True), strict=True)
+    ]
+    reviews = due(tasks, lambda row: f"t-{row[1].id}-{row[1].changed_at}")
+    reviews_in_all = finished_tasks - len(tasks) + len(reviews)
     clashes = due(
         [(slug, group) for slug, groups in overlaps.items() for group in groups],
         lambda row: "c-" + "-".join(str(message.id) for message in row[1][:4]),
@@ -217,8 +217,9 @@ def _inbox(
         "unread": unread,
         "mine": [] if person is None or not unread else mail.inbox(person.id, limit=MAIL, unread_only=True),
         "reviews": reviews,
+        "reviews_in_all": reviews_in_all,
         "clashes": clashes,
-        "to_settle": len(failed) + len(reviews) + unread + len(clashes),
+        "to_settle": len(failed) + reviews_in_all + unread + len(clashes),
         "failed": failed[:GROUPS],
         "failed_in_all": len(failed),
         "hidden_rows": hidden["rows"],
@@ -227,15 +228,19 @@ def _inbox(
 
 
 def _asked(services: PageServices, tx: Transaction, after: str, answered: str) -> dict[str, Any]:
-    """Return a page of the open questions, the number of all, the snoozed ones, and the answer just given."""
+    """Return a page of open questions, the number of questions, the snoozed questions and the last answer."""
     due = takewhile(lambda one: one.snoozed_until is None, services.questions.listed(tx, after))
     asked = list(islice(due, QUESTIONS + 1))
     last = asked[QUESTIONS - 1] if len(asked) > QUESTIONS else None
+    held_up = tx.runs.messages.count_waiting([one.thread_id for one in asked[:QUESTIONS]]) if asked else {}
+    slug, _, rest = answered.partition("/")
+    run_id, _, question = rest.rpartition("/")
     return {
-        "given": _stored_answer(services, tx, answered),
-        "asked": asked[:QUESTIONS],
+        "given": services.questions.given_answer(tx, slug, run_id, question) if run_id else None,
+        "asked": sorted(asked[:QUESTIONS], key=lambda one: -held_up.get(one.thread_id, 0)),
+        "held_up": held_up,
         "asked_after": after,
-        "asked_next": last and place_in_list(last.asked_at, last.run_id, last.number),
+        "asked_next": last and last.place,
         "asked_in_all": services.questions.count_due(tx),
         "snoozed": services.questions.snoozed(tx, QUESTIONS),
     }
@@ -268,7 +273,11 @@ def _since(services: PageServices, tx: Transaction, shown: Sequence[Project], la
         },
         "slugs": {project.id: project.slug for project in shown},
         "ended": {
-            project.slug: Counter(each.outcome for each in ended if each.project_id == project.id)
+            project.slug: Counter(
+                {
+                    each.run_id: each.outcome for each in reversed(ended) if each.project_id == project.id
+                }.values()
+            )
             for project in shown
         },
         "ended_is_cut": len(ended) == ENDED,
@@ -279,21 +288,12 @@ def _since(services: PageServices, tx: Transaction, shown: Sequence[Project], la
         "later": later,
         "active": active,
         "active_in_all": active_in_all,
+        "retried": retried(tx),
     }
 
 
-def _stored_answer(services: PageServices, tx: Transaction, answered: str) -> GivenAnswer | None:
-    """Return the answer that the address of the page names, or None if the store has no such answer."""
-    slug, _, rest = answered.partition("/")
-    run_id, _, question = rest.rpartition("/")
-    return services.questions.given_answer(tx, slug, run_id, question) if run_id else None
-
-
 def _later(request: Request, now: int) -> Later:
-    """Return which rows of the first page are hidden, and since when runs count as new, from the cookies.
-
-    Values that this module has not written are ignored.
-    """
+    """Read the hidden rows and the time of the last visit from the cookies of a request."""
     hidden = {
         match[1]: int(match[2]) * 1_000
         for item in request.cookies.get(LATER_COOKIE, "").split("_")
@@ -310,7 +310,7 @@ def _later(request: Request, now: int) -> Later:
 
 
 def _key(text: str) -> str:
-    """Return the key of a row, in a form that a cookie can contain."""
+    """Return the key of a row in a form that a cookie can contain."""
     return _NOT_IN_KEYS.sub("", text)
 
 
@@ -330,10 +330,10 @@ class HomeForm(PlacedForm):
 
 
 async def home(site: WorkingSite, request: Request) -> Response:
-    """Show the first page, or replay or discard the dead letters of a group, or hide a row for some hours.
+    """Show the first page, or carry out a person's decision about rows of the page.
 
-    Runs that somebody else has replayed or discarded in the meantime are skipped. The page shows their
-    number.
+    Runs that another person has already replayed or discarded are skipped, and the page shows the number of
+    skipped runs.
     """
     if request.method != "POST":
         return await projects(site, request)
@@ -343,11 +343,27 @@ async def home(site: WorkingSite, request: Request) -> Response:
         answer = site.done(request, form.home(done="seen"))
         _remember(request, answer, SEEN_COOKIE, f"{now}.{now}")
         return answer
-    if form.later:
-        return _hidden(site, request, form, now)
-    if form.do not in ("replay", "discard") or not 0 < len(form.run) <= AT_ONCE:
+    if form.later:  # hide a row in this browser for some hours, or show all hidden rows again (`all.0`)
+        hidden, match = dict(_later(request, now).hidden), _HIDDEN.fullmatch(form.later)
+        if form.later == "all.0":
+            hidden.clear()
+        elif match is None or not 0 < int(match[2]) <= LOOKED_BACK // HOUR:
+            raise InvalidArgument(
+                "a row can be hidden for 1 to 168 hours",
+                value=form.later[:40],
+                remedy="reload the page, and use a button on it",
+            )
+        else:
+            hidden[match[1]] = now + int(match[2]) * HOUR
+        entries = sorted(hidden.items(), key=lambda one: one[1])[-MAX_HIDDEN:]
+        answer = site.done(request, form.home(done="later")) if hidden else see(form.home())
+        _remember(
+            request, answer, LATER_COOKIE, "_".join(f"{key}.{until // 1_000}" for key, until in entries)
+        )
+        return answer
+    if form.do not in ("replay", "discard") or not 0 < len(form.run) <= MAX_AT_ONCE:
         raise InvalidArgument(
-            f"you can retry or dismiss 1 to {AT_ONCE} dead letters at once",
+            f"you can retry or dismiss 1 to {MAX_AT_ONCE} dead letters at once",
             value=form.do[:40],
             remedy="reload the page, and use a button on it",
         )
@@ -359,26 +375,3 @@ async def home(site: WorkingSite, request: Request) -> Response:
     if skipped == len(form.run):
         return site.done(request, form.home(done="unchanged"))
     return site.done(request, form.home(done=form.do, **({"skipped": str(skipped)} if skipped else {})))
-
-
-def _hidden(site: WorkingSite, request: Request, form: HomeForm, now: int) -> Response:
-    """Hide a row in this browser for some hours, or show all hidden rows again (`all.0`).
-
-    Raises:
-        InvalidArgument: The text is not a row's key and a number of hours.
-    """
-    hidden, match = dict(_later(request, now).hidden), _HIDDEN.fullmatch(form.later)
-    if form.later == "all.0":
-        hidden.clear()
-    elif match is None or not 0 < int(match[2]) <= LOOKED_BACK // HOUR:
-        raise InvalidArgument(
-            "a row can be hidden for 1 to 168 hours",
-            value=form.later[:40],
-            remedy="reload the page, and use a button on it",
-        )
-    else:
-        hidden[match[1]] = now + int(match[2]) * HOUR
-    entries = sorted(hidden.items(), key=lambda one: one[1])[-MAX_HIDDEN:]
-    answer = site.done(request, form.home(done="later")) if hidden else see(form.home())
-    _remember(request, answer, LATER_COOKIE, "_".join(f"{key}.{until // 1_000}" for key, until in entries))
-    return answer

@@ -29,44 +29,40 @@ class PushForm(msgspec.Struct):
 
 
 async def push(site: WorkingSite, request: Request) -> Response:
-    """Return the state of notifications, or make a change. Responses and errors are JSON."""
+    """Return the state of a browser's notifications, or change the state. Responses and errors are JSON."""
+    service, cookies = site.services.push, read_cookies(request)
+    answer: object = {}
+    by = ""  # the name that the browser must remember
     try:
-        answer, by = await _perform(site, request)
+        if request.method == "GET":
+            subscription, me = request.query_params.get("subscription", ""), remembered_name(request)
+            answer = await service.state(cookies, subscription, me)
+        else:
+            form = await read_form(request, site.services.visitors, PushForm)
+            match form.do:
+                case "on":
+                    by = form.by.strip()
+                    made = await service.subscribe(cookies, form.endpoint, form.p256dh, form.auth, by)
+                    answer = {"subscription": made}
+                case "page":
+                    by = form.by.strip()
+                case "off":
+                    await service.unsubscribe(form.subscription)
+                case "test":
+                    await service.test(form.subscription)
+                case "yes" | "no":
+                    answer = await service.answer(
+                        form.project, form.run, form.number, form.do, by=form.by.strip(), where=form.where
+                    )
+                case _:
+                    raise InvalidArgument(
+                        "the page sent an unknown action", value=form.do[:40], remedy="reload the page"
+                    )
     except PostroomError as error:
         error_json = {"message": sentence(error.message), "remedy": sentence(error.remedy)}
         return _json(error_json, status_of(error))
     remember_name(request, page := _json(answer), by)
     return page
-
-
-async def _perform(site: WorkingSite, request: Request) -> tuple[object, str]:
-    """Perform a request, and return the result, and the name that the browser must remember."""
-    service, cookies = site.services.push, read_cookies(request)
-    if request.method == "GET":
-        subscription, me = request.query_params.get("subscription", ""), remembered_name(request)
-        return await service.state(cookies, subscription, me), ""
-    form = await read_form(request, site.services.visitors, PushForm)
-    by = form.by.strip()
-    match form.do:
-        case "on":
-            made = await service.subscribe(cookies, form.endpoint, form.p256dh, form.auth, by)
-            return {"subscription": made}, by
-        case "page":
-            return {}, by
-        case "off":
-            await service.unsubscribe(form.subscription)
-        case "test":
-            await service.test(form.subscription)
-        case "yes" | "no":
-            answered = await service.answer(
-                form.project, form.run, form.number, form.do, by=by, where=form.where
-            )
-            return answered, ""
-        case _:
-            raise InvalidArgument(
-                "the page sent an unknown action", value=form.do[:40], remedy="reload the page"
-            )
-    return {}, ""
 
 
 def _json(told: object, status: int = 200) -> Response:

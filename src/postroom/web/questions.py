@@ -12,6 +12,7 @@ from postroom.contracts.mail import Project
 from postroom.contracts.messages import Json
 from postroom.contracts.plain_answers import MAX_NAME_LENGTH
 from postroom.contracts.questions import (
+    ASKED_AGAIN,
     MAX_FIELDS,
     MAX_TEXT_LENGTH,
     NOBODY,
@@ -21,7 +22,6 @@ from postroom.contracts.questions import (
     person,
 )
 from postroom.contracts.runs import AnsweredTicket
-from postroom.mail.waking.open_questions import ASKED_AGAIN
 from postroom.services.questions import MAX_OPEN
 from postroom.services.statuses import status_of
 from postroom.stores.store import Transaction
@@ -37,7 +37,7 @@ _FOR: Final = {"1h": _HOUR, "4h": 4 * _HOUR, "1d": 24 * _HOUR, "1w": 168 * _HOUR
 
 
 class AnswerForm(PlacedForm):
-    """The answer of a person to a question, or the withdrawal of an answer."""
+    """A person's answer to a question, or the withdrawal of an answer."""
 
     do: str = ""
     answer: str = ""
@@ -45,6 +45,8 @@ class AnswerForm(PlacedForm):
     by: str = ""
     run: str = ""
     number: str = ""
+    answer_id: str = ""
+    """The answer that is withdrawn."""
     until: str = ""
     names: list[str] = msgspec.field(default_factory=list)
     """The names of the fields, if the question asks for a form."""
@@ -63,7 +65,7 @@ class AnswerForm(PlacedForm):
 
 
 async def questions(site: WorkingSite, request: Request) -> Response:
-    """Show the open questions and recent answers of a project. Accept an answer."""
+    """Show the open questions and recent answers of a project, or accept an answer."""
     if request.method == "POST":
         return await _answer(site, request)
     asking = site.services.questions
@@ -93,7 +95,7 @@ async def _answer(site: WorkingSite, request: Request) -> Response:
             return site.done(request, form.home(done="snoozed"))
         return see(_back(slug, form))
     if form.do == "take_back":
-        taken = await asking.take_back(slug, run_id, number)
+        taken = await asking.take_back(slug, run_id, number, form.answer_id)
         if taken.decision.by == NOBODY:
             done = "closed" if taken.decision.decision_id.startswith(f"{ASKED_AGAIN}/") else "late"
             return site.done(request, _back(slug, form, done=done))
@@ -117,7 +119,7 @@ async def _answer(site: WorkingSite, request: Request) -> Response:
 
 
 def _typed_again(form: AnswerForm, given: AnsweredTicket) -> AnswerForm | None:
-    """Return the form of a withdrawn answer, with its words, or None if the answer had no words."""
+    """Return the form of a withdrawn answer with the person's words, or None for an answer without words."""
     asked, decision = given.ticket.asked, given.decision
     result = decision.result if isinstance(decision.result, dict) else {}
     text, values, words = result.get("text"), result.get("values"), decision.reason or ""
@@ -151,11 +153,9 @@ def _back(slug: str, form: AnswerForm, **told: str) -> str:
 async def refused(
     site: WorkingSite, request: Request, slug: str, form: AnswerForm, refusal: PostroomError | None
 ) -> Response:
-    """Show why an answer was refused, with the form as it was filled in, or with the open questions.
+    """Show why an answer was refused, with the form that the person filled in or with the open questions.
 
-    If there is no refusal, the person has withdrawn the answer.
-
-    The slug "" means chats instead of a project.
+    `refusal` is None if the person has withdrawn the answer. The slug "" stands for chats.
     """
     asking = site.services.questions
 
@@ -179,7 +179,9 @@ async def refused(
 
 
 async def snooze(site: WorkingSite, slug: str, form: AnswerForm) -> None:
-    """Snooze a question of a project ("" for a chat) for everybody, for the time that a person chose.
+    """Snooze a question for everybody, for the time that a person chose.
+
+    The slug "" stands for a question in a chat.
 
     Raises:
         InvalidArgument: The page does not offer this time.
@@ -196,7 +198,9 @@ async def snooze(site: WorkingSite, slug: str, form: AnswerForm) -> None:
 
 
 async def decide(site: WorkingSite, slug: str, form: AnswerForm) -> None:
-    """Answer a question of a project ("" for a chat), with the form that a person has filled in.
+    """Answer a question with the form that a person has filled in.
+
+    The slug "" stands for a question in a chat.
 
     Raises:
         InvalidArgument, TooLarge: The form is incomplete, or has too many characters.

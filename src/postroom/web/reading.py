@@ -1,12 +1,12 @@
-"""Reads the content of each page from one snapshot of the store, with a limited number of queries.
+"""Reads the content and the frame of each page from one snapshot of the store, with few queries.
 
 This module does not produce HTML. The module removes blind copies from the recipients of messages and from
 inboxes, so that no page can see them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
 
 from postroom.contracts.choices import Importance
 from postroom.contracts.errors import UnknownAgent, UnknownMessage, UnknownProject
@@ -18,12 +18,16 @@ from postroom.contracts.mail import (
     Recipient,
     ThreadHead,
 )
-from postroom.contracts.work import Work
+from postroom.contracts.waking import MessageRun
+from postroom.contracts.work import Work, WorkCounts
 from postroom.mail import conversation, sending
-from postroom.mail.projects import PEOPLE_KEY
+from postroom.mail.projects import PEOPLE_KEY, PEOPLE_SLUG
+from postroom.mail.reservations import conflicts, together
 from postroom.markdown import REFERENCE
+from postroom.services.floor import LEASES
 from postroom.stores.mail.access import MailReads
 from postroom.web import links
+from postroom.web.wording import TONES, tone
 
 MAX_NAMES_SHOWN = 200
 OFFERED = 200
@@ -41,12 +45,25 @@ The type is detected from the bytes, regardless of the sender's claim.
 SHOWN_PICTURE = 512 * 1024
 """The maximum size, in bytes, of an image that a page displays without a preview."""
 
+NAMED: Final = 200
+"""Maximum number of agents, and of people, who get colours in the order in which they joined.
+
+The colours of later agents and people depend on their names.
+"""
+MAX_REVIEWS: Final = 99
+"""Maximum number of counted tasks that wait for a check."""
+_STEP: Final = 5
+"""The distance between the colours of successive members. Neighbouring colours look similar."""
+
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """The rows of a page of a list, and the cursor of the next page. The last page has no cursor."""
+    """A page of a list, with the cursor of the next page.
+
+    The last page of a list has no cursor.
+    """
 
     rows: Sequence[T]
     next: int | None = None
@@ -74,9 +91,53 @@ class ShownMessage:
     home: str | None
     """The slug of the sender's project."""
     recipients: Sequence[Recipient]
+    runs: Mapping[int, MessageRun]
+    """The runs that received the message, keyed by recipient id."""
     attachments: Sequence[Attachment]
     answers: Message | None
     """The message to which this message replies, if the project may show it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Face:
+    """The avatar of a name: a circle for a person, or a rounded square for an agent."""
+
+    tone: int
+    is_person: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """The data that all pages of a project share."""
+
+    after: int = 0
+    """The number of the newest entry in the project's log when the page was read."""
+    needs: int = 0
+    """The number of questions, dead letters, conflicts and finished tasks that wait for a person."""
+    questions: int = 0
+    open_runs: int = 0
+    conflicts: int = 0
+    """The number of groups of overlapping reservations."""
+    reviews: int = 0
+    """The number of finished tasks that wait for a person's check, at most 99."""
+    unread: int = 0
+    """The number of messages that the viewer has not read."""
+    faces: Mapping[str, Face] = field(default_factory=dict)
+    faces_in: Mapping[str, Mapping[str, Face]] = field(default_factory=dict)
+    """On a page about all projects, the avatars of each project's agents, keyed by the project's slug."""
+
+    def face(self, name: str, *, is_person: bool | None = None, slug: str = "") -> Face:
+        """Return the avatar of a name.
+
+        `is_person` is None if it is unknown whether the name belongs to a person.
+        """
+        known_face = self.faces_in.get(slug, self.faces).get(name.casefold())
+        if known_face is None or (is_person is not None and known_face.is_person != is_person):
+            return Face(tone(name), bool(is_person))
+        return known_face
+
+
+EMPTY: Final = Frame()
 
 
 def known_project(reads: MailReads, slug: str) -> Project:
@@ -128,7 +189,7 @@ def shown_as(attachment: Attachment) -> str | None:
 def read_bodies(
     reads: MailReads, project: Project, messages: Sequence[ShownMessage]
 ) -> tuple[dict[int, str], dict[int, dict[str, str]], dict[int, dict[str, str]]]:
-    """Return the texts of messages, and the addresses of their images and references, keyed by message id."""
+    """Return the texts, image addresses and reference addresses of messages, each keyed by message id."""
     standing = [message for message in messages if message.message.recalled_at is None]
     texts = {message.message.id: message.message.body_md for message in standing}
     pictures = {
@@ -143,13 +204,13 @@ def read_bodies(
 
 
 def how_seen(reads: MailReads, shown: ShownMessage) -> list[tuple[str, str]]:
-    """Return the recipients of a message that pages may show, and how each of them sees the message."""
+    """Return the recipients that a page may show, and how each recipient has seen the message."""
     seen = sending.how_seen(reads, shown.message, shown.recipients)
     return [(recipient.name, seen[recipient.agent_id]) for recipient in shown.recipients]
 
 
 def offered_names(reads: MailReads, project: Project | None, chosen: str) -> list[str]:
-    """Return the names that a filter offers, up to one more than the limit, and the chosen name."""
+    """Return the agent names that a filter offers, including the name `chosen`."""
     known_agents = (
         [] if project is None else reads.agents(project.id, include_retired=True, limit=OFFERED + 1)
     )
@@ -160,17 +221,21 @@ def offered_names(reads: MailReads, project: Project | None, chosen: str) -> lis
 def subjects_of(
     reads: MailReads, project: Project, works: Iterable[Work], messages: Sequence[int] = ()
 ) -> dict[int, Message]:
-    """Return the messages that started a run or wait for a run, if the project may show the run."""
+    """Return the messages that started a run or wait for a run, keyed by message id.
+
+    Only messages that the project may show are returned.
+    """
     ids = sorted({*messages, *(number for work in works for number in work.messages)})
     items = conversation.here(reads, project, list(reads.messages(ids).values()))
     return {message.id: message for message in items}
 
 
 def references(reads: MailReads, project: Project, texts: Mapping[int, str]) -> dict[int, dict[str, str]]:
-    """Return the addresses of the references in each text: messages as `#12`, agents and people as `@lena`.
+    """Return the addresses of references in texts, such as `#12` for a message and `@lena` for a person.
 
-    Only a message that the project may show gets an address. If an agent of the project and a person have the
-    same name, the name refers to the agent. At most 200 numbers and 200 names are looked up.
+    A reference to a message gets an address only if the project may show the message. If an agent and a
+    person have the same name, the reference points to the agent. At most 200 messages and 200 names are
+    looked up.
     """
     words = {
         key: dict.fromkeys(match[0] for match in REFERENCE.finditer(text)) for key, text in texts.items()
@@ -192,7 +257,7 @@ def references(reads: MailReads, project: Project, texts: Mapping[int, str]) -> 
 
 
 def cut(found: Sequence[T], limit: int, number: Callable[[T], int]) -> Page[T]:
-    """Return a page of `limit` rows. If there are more rows, it contains the cursor of the next page."""
+    """Return a page of at most `limit` rows, with the cursor of the next page if there are more rows."""
     shown = found[:limit]
     return Page(shown, number(shown[-1]) if len(found) > limit else None)
 
@@ -233,6 +298,7 @@ def shown_messages(reads: MailReads, project: Project, messages: Sequence[Messag
     by_id |= reads.messages(answered) if answered else {}
     senders = reads.agents_by_id(sorted({message.sender_id for message in messages}))
     recipients = reads.recipients(ids)
+    runs = reads.message_runs(ids)
     attachments = reads.attachments(ids)
     shown = {message.id for message in conversation.here(reads, project, list(by_id.values()))}
     homes = read_slugs(reads, (sender.project_id for sender in senders.values()))
@@ -245,6 +311,7 @@ def shown_messages(reads: MailReads, project: Project, messages: Sequence[Messag
             sender=sender,
             home=homes.get(sender.project_id) if sender else None,
             recipients=openly(recipients.get(message.id, [])),
+            runs=runs[message.id],
             attachments=attachments.get(message.id, []) if message.recalled_at is None else [],
             answers=answers if answers and answers.id in shown else None,
         )
@@ -258,6 +325,47 @@ def openly(recipients: Iterable[Recipient]) -> list[Recipient]:
 
 
 def read_slugs(reads: MailReads, project_ids: Iterable[int]) -> dict[int, str]:
-    """Return the slugs of projects, keyed by id. Ignore unknown ids."""
+    """Return the slugs of projects, keyed by project id. Unknown ids are ignored."""
     by_project_id = {project_id: reads.project_by_id(project_id) for project_id in sorted(set(project_ids))}
     return {project_id: project.slug for project_id, project in by_project_id.items() if project is not None}
+
+
+def frame(  # noqa: PLR0913 - what stands around a page, by name
+    reads: MailReads,
+    project: Project,
+    *,
+    after: int,
+    work: WorkCounts,
+    me: str,
+    now: int,
+    overlaps: int | None = None,
+) -> Frame:
+    """Return the shared data of a project's pages for the person `me`.
+
+    `overlaps` is the number of groups of overlapping reservations, or None if the groups must be counted.
+    """
+    people = reads.project(PEOPLE_KEY)
+    if overlaps is None:
+        items = conflicts(reads.live_reservations(project.id, now=now, limit=LEASES))
+        overlaps = len(together((overlap.first, overlap.second) for overlap in items))
+    person = reads.agent(people.id, me) if people is not None and me else None
+    reviews = reads.count_reviews(project.id, limit=MAX_REVIEWS)
+    return Frame(
+        after=after,
+        needs=work.questions + work.failures + overlaps + reviews,
+        questions=work.questions,
+        open_runs=work.open_runs,
+        conflicts=overlaps,
+        reviews=reviews,
+        unread=0 if person is None else reads.unread_count(person.id),
+        # If an agent and a person have the same name, use the agent's avatar.
+        faces={**(faces_of(reads, people) if people else {}), **faces_of(reads, project)},
+    )
+
+
+def faces_of(reads: MailReads, project: Project) -> dict[str, Face]:
+    """Return the avatars of a project's members, in the order in which the members joined."""
+    faces, is_person = dict[str, Face](), project.slug == PEOPLE_SLUG
+    for name in reads.member_names(project.id, include_retired=True, limit=NAMED).values():
+        faces[name.casefold()] = Face(len(faces) * _STEP % TONES, is_person)
+    return faces

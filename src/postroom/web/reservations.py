@@ -22,7 +22,10 @@ ENDED_FOR: Final = "another agent holds the same file; ended on the pages"
 
 
 async def reservations(site: Site, request: Request) -> Response:
-    """Show the active and the last ended reservations of a project; with a path, only those for the path."""
+    """Show the active reservations and the most recently ended reservations of a project.
+
+    If the query names a path, only reservations for the path are shown.
+    """
     path = request.query_params.get("path", "").strip()[:MAX_QUESTION]
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -52,7 +55,7 @@ async def reservations(site: Site, request: Request) -> Response:
 
 
 class ReservationForm(msgspec.Struct):
-    """The decision of a person to release a reservation, or to make reservations shared."""
+    """A person's decision to release a reservation or to make reservations shared."""
 
     do: str = ""
     name: str = ""
@@ -63,7 +66,7 @@ class ReservationForm(msgspec.Struct):
 
 
 async def decide(site: WorkingSite, request: Request) -> Response:
-    """End a reservation for a person, or make overlapping reservations shared. Redirect the browser."""
+    """End a reservation for a person, or make overlapping reservations shared."""
     project = await site.project(request)
     if request.method != "POST":
         return see(links.page(project.slug, "reservations"))
@@ -89,7 +92,7 @@ async def decide(site: WorkingSite, request: Request) -> Response:
 
 
 def _literal_part(path: str) -> str:
-    """Return the complete segments of a path or pattern before its first wildcard."""
+    """Return the complete segments of a path before the first wildcard."""
     segments = [segment for segment in path.replace("\\", "/").split("/") if segment not in ("", ".")]
     literal = []
     for segment in segments:

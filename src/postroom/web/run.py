@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, Final, Literal
 
 from starlette.requests import Request
@@ -14,7 +13,6 @@ from starlette.responses import Response
 
 from postroom.contracts.mail import Attempt, Message, Project
 from postroom.contracts.questions import MAX_TEXT_LENGTH
-from postroom.contracts.run_stores import BEFORE_ALL_RUNS, RunCursor
 from postroom.contracts.work import Work
 from postroom.mail import conversation
 from postroom.services.changes import changes_since
@@ -24,7 +22,7 @@ from postroom.stores.mail.access import MailReads
 from postroom.stores.store import Transaction
 from postroom.web import files, links
 from postroom.web.control_room import SILENCE
-from postroom.web.reading import known_project, references
+from postroom.web.reading import references
 from postroom.web.runs import decide, known_run
 from postroom.web.serving import choice, number, see
 from postroom.web.site import WorkingSite
@@ -34,8 +32,6 @@ from postroom.web.wording import lines
 
 ANSWERS_LOOKED_AT: Final = 100
 """Maximum number of messages after the first one that are searched for answers, on each thread."""
-LOOKED_THROUGH: Final = 2_000
-"""Maximum number of an agent's newest runs that are searched for the run after a given one."""
 GATES: Final = (
     ("superseded", "No newer run has replaced it"),
     ("too_late", "Its deadline has not passed"),
@@ -72,7 +68,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """A part of the time of a run, with the activity, and with start and length in percent."""
+    """An activity of a run, with its start and length in percent of the run's time."""
 
     shape: Shape
     length: int
@@ -86,11 +82,9 @@ class Stretch:
 
 
 async def run(site: WorkingSite, request: Request) -> Response:
-    """Show a run, or only its output. Accept the decision of a person about the run."""
+    """Show a run or the output of a run, or accept a person's decision about the run."""
     if request.method == "POST":
         return await decide(site, request)
-    if "go" in request.query_params:
-        return await _beside(site, request)
     named, services = request.path_params["run_id"], site.services
     output = choice(request, "output", ("end", "more", "raw", "whole"))
     wants_changes = "changes" in request.query_params or "changes" in request.query_params.get("part", "")
@@ -121,6 +115,7 @@ async def run(site: WorkingSite, request: Request) -> Response:
             "stretches": _stretches(work, story.attempts, site.clock.now()),
             **_questions(services.questions, tx, work, request.query_params.get("answered", "")),
             "folder": _folder(tx.mail, project, work) if wants_changes else "",
+            "beside": tx.runs.threads.runs_beside(work.run_id),
         }
 
     page = await site.read(request, look)
@@ -144,69 +139,43 @@ async def run(site: WorkingSite, request: Request) -> Response:
         bodies=await site.markdown.render(page.values["said"], references=page.values["named"]),
         gates=_gates(work) if work.state == "queued" else [],
         lasts=lasts,
-        done=choice(request, "done", ("", "taken_back", "closed", "cancel", "replay", "discard", "hasten")),
+        done=choice(
+            request, "done", ("", "taken_back", "closed", "late", "cancel", "replay", "discard", "hasten")
+        ),
     )
-
-
-async def _beside(site: WorkingSite, request: Request) -> Response:
-    """Redirect to the previous or next run of the same agent, in the order of their changes."""
-    which = choice(request, "go", ("previous", "next"))
-
-    def look(tx: Transaction) -> tuple[Work, str]:
-        project = known_project(tx.mail, request.path_params["slug"])
-        work = known_run(site.services, tx, project, request.path_params["run_id"])
-        run, newer = tx.runs.threads.load_run(work.run_id), ""
-        if run is None:
-            return work, ""
-        place = RunCursor(run.updated_at, run.created_at, run.run_id)
-        if which == "previous":
-            return work, next(
-                (record.run_id for record in tx.runs.threads.newest_runs([run.thread_id], place)), ""
-            )
-        for earlier in islice(tx.runs.threads.newest_runs([run.thread_id], BEFORE_ALL_RUNS), LOOKED_THROUGH):
-            if earlier.run_id == work.run_id:
-                return work, newer
-            newer = earlier.run_id
-        return work, ""
-
-    work, beside = await site.store.read(look)
-    return see(links.page(work.project, "runs", beside or work.run_id))
 
 
 async def _changes(site: WorkingSite, folder: str, work: Work) -> dict[str, Any]:
     """Return the changes in a folder since a run started, with a rendered diff for each file."""
     changes = await asyncio.to_thread(changes_since, folder, work.started_at or work.created_at)
     files = () if changes is None else changes.files
-    diffs = await site.markdown.render({number: _as_diff(file.diff) for number, file in enumerate(files)})
-    return {"changes": changes, "diffs": diffs}
+    blocks = dict[int, str]()
+    for place, file in enumerate(files):  # a diff is a Markdown code block, which none of its lines can end
+        longest = max((len(ticks) for ticks in re.findall("`+", file.diff)), default=2)
+        fence = "`" * max(longest + 1, 3)
+        blocks[place] = f"{fence}diff\n{lines(file.diff)}\n{fence}"
+    return {"changes": changes, "diffs": await site.markdown.render(blocks)}
 
 
 def _questions(questions: QuestionService, tx: Transaction, work: Work, answered: str) -> dict[str, Any]:
     """Return the open questions of a run, and the answer that the address of the page names."""
     run = work.project, work.run_id
     return {
-        "asked": questions.questions_of(tx, *run) if work.state == "asks" else (),
+        "asked": questions.questions_of(tx, *run) if work.questions and work.finished_at is None else (),
         "given": questions.given_answer(tx, *run, answered) if answered else None,
     }
 
 
 def _folder(reads: MailReads, project: Project, work: Work) -> str:
-    """Return the working folder of a run's agent: the folder in its runner, or else that of the project."""
+    """Return the working folder of a run's agent, or the folder of the project if the agent has none."""
     agent = reads.agent(project.id, work.agent)
     runner = None if agent is None else reads.runner(agent.id)
     cwd = None if runner is None else json.loads(runner.runner).get("cwd")
     return cwd if isinstance(cwd, str) else project.human_key
 
 
-def _as_diff(text: str) -> str:
-    """Return a diff as a Markdown code block, which no line of the diff can end."""
-    fence = "`" * (max((len(fence) for fence in re.findall("`+", text)), default=2) + 1)
-    fence = fence if len(fence) > 2 else "```"
-    return f"{fence}diff\n{lines(text)}\n{fence}"
-
-
 async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) -> Response:
-    """Return the output of a run: the part after a position in its log, or the whole stored output."""
+    """Return the output of a run as plain text."""
     runs = site.services.runs
     if wanted == "more":
         text, after = await runs.output_after(work.run_id, number(request, "after") or 0)
@@ -220,7 +189,7 @@ async def _output(site: WorkingSite, request: Request, work: Work, wanted: str) 
 
 
 def _gates(work: Work) -> list[Gate]:
-    """Return the conditions for the start of a queued run, each with whether it is met."""
+    """Return the conditions for the start of a queued run, and whether each condition is met."""
     names = [name for name, _ in GATES]
     stop = names.index(work.gate) if work.gate in names else len(names)
     return [
@@ -230,7 +199,7 @@ def _gates(work: Work) -> list[Gate]:
 
 
 def _stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretch]:
-    """Return the activity of a run over time, from its acceptance until its end or until now."""
+    """Return the activity of a run over time, until the end of the run or the current time."""
     parts: list[tuple[Shape, int, int]] = []
     at = min([work.created_at, *(attempt.queued_at for attempt in attempts)])
     for entry in attempts:
@@ -264,7 +233,7 @@ def _stretches(work: Work, attempts: Sequence[Attempt], now: int) -> list[Stretc
 
 
 def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tuple[Story, dict[int, str]]:
-    """Remove text from steps that an answer repeats, and return the texts of the answers shown in full."""
+    """Remove text from a run's steps if an answer on the page repeats the text."""
     told = {
         answer.id: lines(answer.body_md).strip()
         for answer in answers
@@ -277,10 +246,7 @@ def _told_once(story: Story, answers: Sequence[Message], shown: set[int]) -> tup
 
 
 def _sent(reads: MailReads, project: Project, work: Work, prompts: Sequence[Message]) -> dict[str, Any]:
-    """Return the messages with a run's result, and the ids of the messages that ask its questions.
-
-    Both are on the threads of its mail in this project. A message sent before its end asks a question.
-    """
+    """Return the messages with the result of a run, and the ids of the messages that contain questions."""
     first: dict[str, int] = {}
     for prompt in prompts:
         first[prompt.thread_id] = min(prompt.id, first.get(prompt.thread_id, prompt.id))

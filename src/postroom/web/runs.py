@@ -1,6 +1,8 @@
 """The page of a project's runs, with waiting messages, on which a person decides about runs."""
 
 import re
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -14,16 +16,14 @@ from postroom.contracts.work import SHOWN_STATES, RunFilter, RunSearch, Work
 from postroom.services.floor import HOUR, MAX_LINES
 from postroom.stores.store import Transaction
 from postroom.web import links
-from postroom.web.forms import RunForm, read_form
+from postroom.web.forms import MAX_AT_ONCE, RunForm, read_form
 from postroom.web.reading import OFFERED, offered_names, subjects_of
-from postroom.web.serving import MAX_NAME_LENGTH, choice, number
+from postroom.web.serving import MAX_NAME_LENGTH, choice, number, remembered_name
 from postroom.web.site import PageServices, WorkingSite
 
 _GOING: Final = ("at work", "queued")
 _ACTS: Final = ("cancel", "replay", "hasten", "discard")
 """The decisions about a run that a person can make."""
-MAX_AT_ONCE: Final = 100
-"""Maximum number of runs that one decision of a person can concern."""
 _SPANS: Final = {"": 0, "hour": HOUR, "day": 24 * HOUR, "week": 7 * 24 * HOUR}
 """The periods that the time filter offers, in milliseconds. 0 means any time."""
 MAX_ID_LENGTH: Final = 512
@@ -45,7 +45,7 @@ _PLACE: Final = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})\.(.{1,512})")
 
 
 async def runs(site: WorkingSite, request: Request) -> Response:
-    """Show the runs of a project's agents. Accept a decision about runs."""
+    """Show the runs of a project's agents, or accept a decision about runs."""
     if request.method == "POST":
         return await decide(site, request)
     span = choice(request, "since", tuple(_SPANS))
@@ -96,7 +96,7 @@ async def runs(site: WorkingSite, request: Request) -> Response:
 
 
 async def decide(site: WorkingSite, request: Request) -> Response:
-    """Carry out the decision of a person about a run."""
+    """Carry out a person's decision about one or more runs."""
     services, project = site.services, await site.project(request)
     form = await read_form(request, services.visitors, RunForm)
     if form.do not in _ACTS or not 0 < len(form.run) <= MAX_AT_ONCE:
@@ -109,9 +109,13 @@ async def decide(site: WorkingSite, request: Request) -> Response:
         lambda tx: [known_run(services, tx, project, named).run_id for named in form.run]
     )
     runs, skipped = services.runs, 0
-    act = {"cancel": runs.cancel, "replay": runs.replay, "hasten": runs.hasten, "discard": runs.discard}[
-        form.do
-    ]
+    acts: dict[str, Callable[[str], Awaitable[Work]]] = {
+        "cancel": partial(runs.cancel, by=remembered_name(request)),
+        "replay": runs.replay,
+        "hasten": runs.hasten,
+        "discard": runs.discard,
+    }
+    act = acts[form.do]
     if len(run_ids) == 1 and not form.back:
         work = await act(run_ids[0])
         return site.done(request, links.page(project.slug, "runs", work.run_id, done=form.do))
@@ -140,26 +144,8 @@ def known_run(services: PageServices, tx: Transaction, project: Project, named: 
     return work
 
 
-def _state(request: Request) -> RunFilter:
-    """Return the state in an address, which contains the value or the word that pages show.
-
-    Raises:
-        InvalidArgument: The address has an unknown state.
-    """
-    state = request.query_params.get("state", "")
-    if state in _BY_WORD:
-        return _BY_WORD[state]
-    if state in STATES:
-        return STATES[STATES.index(state)]
-    raise InvalidArgument(
-        f"state must be one of {', '.join(filter(None, _BY_WORD))}, not {state[:40]!r}",
-        value=state[:40],
-        remedy="choose a state from the list",
-    )
-
-
 def _read_search(request: Request, span: str, now: int) -> RunSearch:
-    """Return the search for runs in an address.
+    """Return the search for runs that an address describes.
 
     Raises:
         InvalidArgument: The address has an unknown state or an invalid position.
@@ -172,8 +158,15 @@ def _read_search(request: Request, span: str, now: int) -> RunSearch:
             value=query["before"][:40],
             remedy="return to the newest runs",
         )
+    state = query.get("state", "")
+    if state not in _BY_WORD and state not in STATES:
+        raise InvalidArgument(
+            f"state must be one of {', '.join(filter(None, _BY_WORD))}, not {state[:40]!r}",
+            value=state[:40],
+            remedy="choose a state from the list",
+        )
     return RunSearch(
-        state=_state(request),
+        state=_BY_WORD[state] if state in _BY_WORD else STATES[STATES.index(state)],
         agent=query.get("agent", "")[:MAX_NAME_LENGTH],
         text=query.get("q", "").strip()[:MAX_TEXT_LENGTH],
         since=now - _SPANS[span] if span else 0,

@@ -16,14 +16,14 @@ from postroom.web.site import WorkingSite
 
 
 class ScheduleForm(msgspec.Struct):
-    """The action of a person on a schedule: pause, resume or send now."""
+    """A person's action on a schedule: pause, resume or send now."""
 
     do: str = ""
     name: str = ""
 
 
 async def schedules(site: WorkingSite, request: Request) -> Response:
-    """Show the schedules of a project. Accept an action on a schedule."""
+    """Show the schedules of a project, or accept an action on a schedule."""
     service = site.services.schedules
     if request.method == "POST":
         slug, sent = (await site.project(request)).slug, None

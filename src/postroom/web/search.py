@@ -18,7 +18,10 @@ HITS: Final = 20
 
 
 async def search(site: Site, request: Request) -> Response:
-    """Show a page of the messages that match a search. An empty search finds no messages."""
+    """Show a page of the messages that match a search.
+
+    An empty search finds no messages.
+    """
     cursor = number(request, "cursor") or 0
     question = request.query_params.get("q", "").strip()[:MAX_QUESTION]
     order: SearchOrder = "best" if choice(request, "order", ("newest", "best")) == "best" else "newest"

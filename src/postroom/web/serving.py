@@ -11,7 +11,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from importlib import resources
 from typing import Final, TypeVar
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit, urlunsplit
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jinja2 import DictLoader, Environment, StrictUndefined, pass_context
@@ -31,15 +31,16 @@ from postroom.contracts.errors import (
     UnknownTask,
 )
 from postroom.contracts.mail import EVENT_KINDS
+from postroom.contracts.plain_answers import check_person_name
 from postroom.contracts.quoting import exact, sentence
 from postroom.contracts.work import SHOWN_STATES
 from postroom.mail.conversation import awaited
 from postroom.mail.operations import MAIL_OPERATIONS
 from postroom.mail.projects import PEOPLE_SLUG
+from postroom.mail.views import delivery_state
 from postroom.web import links
-from postroom.web.files import asset_link
-from postroom.web.frame import EMPTY, Face, Frame
-from postroom.web.reading import shown_as
+from postroom.web.files import ASSET_LINKS
+from postroom.web.reading import EMPTY, Face, Frame, shown_as
 from postroom.web.wording import (
     absolute,
     clip,
@@ -64,7 +65,6 @@ _PART = re.compile(r"[a-z_]{1,40}")
 NAME_COOKIE: Final = "postroom_name"
 NAME_KEPT: Final = 365 * 24 * 3600
 """The number of seconds for which a browser remembers the name of its user."""
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UTC_TIME: Final = re.compile(r"(?:\bat )?\b(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{3})?Z)")
 """Matches a time in the form of `contracts.clock.iso`, and the word "at", "since" or "until" before it."""
 TOLD: Final = ("done", "answered", "many", "skipped", "sent")
@@ -92,9 +92,9 @@ _REMEDIES: Final[Mapping[str, str]] = {
 
 
 def told_by(address: str) -> str:
-    """Return the path of a URL and those query parameters that report what a form has just done.
+    """Return the path of a URL with the query parameters that report the result of a form.
 
-    The seal of the URL covers this text. The result is empty if there are no such parameters.
+    The result is "" if the URL has no such parameters.
     """
     place = urlsplit(address)
     values = [(name, text) for name, text in parse_qsl(place.query) if name in TOLD]
@@ -102,14 +102,17 @@ def told_by(address: str) -> str:
 
 
 def untold(address: str) -> str:
-    """Return a URL without the query parameters that report what a form has just done."""
+    """Return a URL without the query parameters that report the result of a form."""
     place = urlsplit(address)
     pairs = [(name, text) for name, text in parse_qsl(place.query, True) if name not in (*TOLD, SEAL)]
     return urlunsplit(place._replace(query=urlencode(pairs)))
 
 
 def see(address: str) -> Response:
-    """Redirect a browser to a page after its form was accepted, so that a reload does not repeat the form."""
+    """Redirect a browser to a page after a form was accepted.
+
+    A reload of the page does not send the form again.
+    """
     return RedirectResponse(address, status_code=303)
 
 
@@ -132,9 +135,9 @@ def read_parts(request: Request) -> Sequence[str]:
 
 
 def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[str] = ()) -> Response:
-    """Return an error page with a remedy, in the frame that all pages share.
+    """Return an error page with a remedy.
 
-    The page shows the texts `typed` into a form, so that the person can copy them.
+    `typed` contains the texts that a person typed into a form. The page shows the texts for copying.
     """
     values = {
         **failure_values(status, message, remedy=remedy, typed=typed),
@@ -152,7 +155,10 @@ def error_page(status: int, message: str, *, remedy: str = "", typed: Sequence[s
 def failure_values(
     status: int, message: str, *, remedy: str, typed: Sequence[str], name: str = ""
 ) -> dict[str, object]:
-    """Return the values for the error template. `name`, at the start of the message, does not change."""
+    """Return the values for the error template.
+
+    If the message starts with the word `name`, the case of the word does not change.
+    """
     return {
         "status": int(status),
         "title": HTTPStatus(status).phrase,
@@ -164,7 +170,10 @@ def failure_values(
 
 
 def build_page(pieces: Iterable[str], status: int, after: int = 0) -> Response:
-    """Return a page that browsers must not cache. `after` is its position in the project's log."""
+    """Return a page that browsers must not cache.
+
+    `after` is the position of the page in the project's log.
+    """
     return Response(
         # Lone surrogates, which only a store in memory can contain, become question marks.
         "".join(pieces).encode("utf-8", "replace"),
@@ -179,9 +188,10 @@ def build_page(pieces: Iterable[str], status: int, after: int = 0) -> Response:
 
 
 def remedy_at_pages(remedy: str, code: str, here: Mapping[str, str] | None = None) -> str:
-    """Return the remedy for a person on the pages. A remedy for agents is replaced.
+    """Return the remedy that a page shows for an error.
 
-    `here` contains the remedies of this page, keyed by error code.
+    A remedy that is meant for agents is replaced. `here` contains the page's own remedies, keyed by error
+    code.
     """
     if not _TOOLS.search(remedy):
         return remedy
@@ -189,7 +199,7 @@ def remedy_at_pages(remedy: str, code: str, here: Mapping[str, str] | None = Non
 
 
 async def read_zone(request: Request) -> tzinfo:
-    """Return the viewer's time zone, which the script states, or UTC if it is missing or unknown."""
+    """Return the viewer's time zone, or UTC if the time zone is unknown."""
     name = request.cookies.get("postroom_zone", "")
     try:
         return await asyncio.to_thread(ZoneInfo, name) if _ZONE.fullmatch(name) else UTC
@@ -202,18 +212,25 @@ def read_cookies(request: Request) -> str:
     return "; ".join(request.headers.getlist("cookie"))
 
 
+def _can_be_remembered(name: str) -> bool:
+    try:
+        return check_person_name(name) == name
+    except InvalidArgument:
+        return False
+
+
 def remembered_name(request: Request) -> str:
     """Return the name under which the user of the browser last wrote, or "" if unknown."""
-    name = request.cookies.get(NAME_COOKIE, "")
-    return name if _NAME.fullmatch(name) else ""
+    name = unquote(request.cookies.get(NAME_COOKIE, ""))
+    return name if name and _can_be_remembered(name) else ""
 
 
 def remember_name(request: Request, answer: Response, name: str) -> None:
-    """Make the browser remember the name of its user. Ignore an invalid name."""
-    if _NAME.fullmatch(name):
+    """Make the browser remember the name of its user. An invalid name is ignored."""
+    if name and _can_be_remembered(name):
         answer.set_cookie(
             NAME_COOKIE,
-            name,
+            quote(name, safe=""),
             max_age=NAME_KEPT,
             path="/",
             secure=request.url.scheme == "https",
@@ -223,7 +240,7 @@ def remember_name(request: Request, answer: Response, name: str) -> None:
 
 
 def number(request: Request, name: str) -> int | None:
-    """Return a query parameter as a number, or None if it is missing.
+    """Return a query parameter as a number, or None if the parameter is missing.
 
     Raises:
         InvalidArgument: The parameter is not a number.
@@ -239,7 +256,7 @@ def number(request: Request, name: str) -> int | None:
 
 
 def choice(request: Request, name: str, allowed: tuple[W, ...]) -> W:
-    """Return the value of a query parameter, or the first allowed value if it is missing.
+    """Return the value of a query parameter, or the first allowed value if the parameter is missing.
 
     Raises:
         InvalidArgument: The value is not allowed.
@@ -252,50 +269,6 @@ def choice(request: Request, name: str, allowed: tuple[W, ...]) -> W:
             remedy="go back",
         )
     return allowed[allowed.index(given_param)]
-
-
-def _environment() -> Environment:
-    """Return the template environment with all templates loaded, so that no request reads the disk."""
-    files = (file for file in (resources.files("postroom.web") / "templates").iterdir() if file.is_file())
-    made = Environment(
-        loader=DictLoader({file.name: file.read_text("utf-8") for file in files}),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    made.globals.update(
-        link=links,
-        asset=asset_link,
-        avatar=_avatar,
-        people_slug=PEOPLE_SLUG,
-        event_kinds=" ".join(EVENT_KINDS),
-        shown_states=SHOWN_STATES,
-    )
-    made.filters.update(
-        absolute=absolute,
-        awaited=awaited,
-        clip=clip,
-        coded=_render_code,
-        timed=_render_times,
-        every=every,
-        exact=exact,
-        extension=extension,
-        folder_name=folder_name,
-        gist=gist,
-        lasting=lasting,
-        line=one_line,
-        moment=moment,
-        at=_at,
-        pc=_percent,
-        said=lines,
-        sentence=sentence,
-        shown_as=shown_as,
-        size=size_text,
-        when=_when,
-    )
-    return made
 
 
 def _render_code(text: str) -> Markup:
@@ -316,10 +289,7 @@ def _percent(x: float) -> str:
 
 @pass_context
 def _when(context: Context, instant: int) -> Markup:
-    """Render a time relative to the time of the page, and the time of day in the viewer's time zone.
-
-    The element also contains the exact time for programs. The tooltip shows the time in UTC.
-    """
+    """Render how long ago a time was, and the time of day in the viewer's time zone."""
     now: int = context["now"]
     words = relative(instant, now)
     known_value = moment(instant)
@@ -332,10 +302,7 @@ def _when(context: Context, instant: int) -> Markup:
 
 @pass_context
 def _render_times(context: Context, text: str) -> Markup:
-    """Render a text by postroom, with UTC times in the format and the time zone of the page.
-
-    An error page outside a project has no current time, and shows the text unchanged.
-    """
+    """Render a text with all UTC times converted to the time zone of the page."""
     if context["now"] is None:
         return escape(text)
 
@@ -352,7 +319,7 @@ def _render_times(context: Context, text: str) -> Markup:
 def _avatar(
     context: Context, name: str, size: str = "", is_person: bool | None = None, slug: str = ""
 ) -> Markup:
-    """Render the avatar of a name: the initials on the name's colour, with another shape for people."""
+    """Render the avatar of an agent or a person."""
     frame: Frame = context["frame"]
     return _face(frame.face(name, is_person=is_person, slug=slug), initials(name), size)
 
@@ -375,4 +342,45 @@ def _at(context: Context, instant: int, *, is_long: bool) -> Markup:
     )
 
 
-ENVIRONMENT = _environment()
+_TEMPLATES: Final = (
+    file for file in (resources.files("postroom.web") / "templates").iterdir() if file.is_file()
+)
+ENVIRONMENT: Final = Environment(
+    loader=DictLoader({file.name: file.read_text("utf-8") for file in _TEMPLATES}),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    auto_reload=False,
+)
+ENVIRONMENT.globals.update(
+    link=links,
+    assets=ASSET_LINKS,
+    avatar=_avatar,
+    people_slug=PEOPLE_SLUG,
+    event_kinds=" ".join(EVENT_KINDS),
+    shown_states=SHOWN_STATES,
+)
+ENVIRONMENT.filters.update(
+    absolute=absolute,
+    awaited=awaited,
+    delivery_state=delivery_state,
+    clip=clip,
+    coded=_render_code,
+    timed=_render_times,
+    every=every,
+    exact=exact,
+    extension=extension,
+    folder_name=folder_name,
+    gist=gist,
+    lasting=lasting,
+    line=one_line,
+    moment=moment,
+    at=_at,
+    pc=_percent,
+    said=lines,
+    sentence=sentence,
+    shown_as=shown_as,
+    size=size_text,
+    when=_when,
+)

@@ -27,8 +27,7 @@ from postroom.services.statuses import status_of
 from postroom.services.work import WorkService
 from postroom.stores.store import SqlStore, Transaction
 from postroom.web import links
-from postroom.web.frame import EMPTY, Frame, frame
-from postroom.web.reading import known_project
+from postroom.web.reading import EMPTY, Frame, frame, known_project
 from postroom.web.serving import (
     ENVIRONMENT,
     SEAL,
@@ -93,7 +92,10 @@ The result may also contain counts for the tabs, as `counts` and `conflicts`, so
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """The objects that all pages need. If there are no services, the pages are read-only."""
+    """The objects that all pages need.
+
+    Without services, the pages are read-only.
+    """
 
     store: SqlStore
     clock: Clock
@@ -108,9 +110,8 @@ class Site:
     ) -> Route:
         """Return the route of a page.
 
-        An address with a slash at the end redirects to the same address without the slash, and `/p` redirects
-        to `/`. A slash within a name is quoted. An error becomes an error page. If the address names a
-        project, the page has the frame of that project.
+        An address with a slash at the end redirects to the address without the slash. `/p` redirects to `/`.
+        An error is shown as an error page, in the frame of the project if there is one.
         """
 
         async def answer(request: Request) -> Response:
@@ -121,7 +122,10 @@ class Site:
                 return RedirectResponse(leads_to, status_code=HTTPStatus.PERMANENT_REDIRECT)
             if request.method == "GET" and not request.query_params.keys().isdisjoint(TOLD):
                 notice = told_by(f"{address or '/'}{query}")
-                if notice and not self._has_seal(request, notice):
+                seal, services = request.query_params.get(SEAL, ""), self.services
+                if notice and not (
+                    services is not None and services.visitors.is_sealed(read_cookies(request), notice, seal)
+                ):  # only this server reports its last action in an address
                     return see(untold(f"{address or '/'}{query}"))
             try:
                 return await page(self, request)
@@ -132,17 +136,11 @@ class Site:
 
         return Route(path, answer, methods=list(methods))
 
-    def _has_seal(self, request: Request, told: str) -> bool:
-        """Return whether this server wrote the report of its last action in an address."""
-        if self.services is None:
-            return False
-        visitors, seal = self.services.visitors, request.query_params.get(SEAL, "")
-        return visitors.is_sealed(read_cookies(request), told, seal)
-
     async def read(self, request: Request, look: Look, *, slug: str = "", is_fresh: bool = False) -> Shown:
-        """Read the content and the frame of a page of a project, from one snapshot of the store.
+        """Read the content and the frame of a project's page from one snapshot of the store.
 
-        With `is_fresh`, the search and the threads contain the newest messages, unless the disk is full.
+        If `is_fresh` is true, searches and lists of threads contain the newest messages, unless the disk is
+        full.
 
         Raises:
             UnknownProject: The project in the address, or `slug`, does not exist.
@@ -182,10 +180,9 @@ class Site:
         questions: Sequence[OpenQuestion] = (),
         **values: object,
     ) -> Response:
-        """Return a page that browsers must not cache, or the parts of it that the address requests.
+        """Return a page that browsers must not cache, or the parts of the page that the address requests.
 
-        A large page takes long to render, so other requests are served in between. After the page has been
-        sent, it is recorded that a page has shown its open questions.
+        After the page has been sent, the questions in `questions` are recorded as shown.
 
         Raises:
             InvalidArgument: The page has no such part.
@@ -234,10 +231,9 @@ class Site:
         remedy: str = "",
         typed: Sequence[str] = (),
     ) -> Response:
-        """Return a page about an error, in the frame of the project `slug` if this project exists.
+        """Return an error page in the frame of the project `slug`, if the project exists.
 
-        The response is a complete page, even if only parts were requested. The page does not update itself,
-        because each update would fail again.
+        The response is always a complete page, and the page does not update itself.
         """
         alone = error_page(status, message, remedy=remedy, typed=typed)
         if not slug:
@@ -257,12 +253,12 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkingSite(Site):
-    """The objects that pages need if people can change data on them."""
+    """The objects that pages need if people can change data."""
 
     services: PageServices
 
     def done(self, request: Request, address: str) -> Response:
-        """Redirect a browser to a page that reports the action, with a seal against forged reports."""
+        """Redirect a browser to a page that reports an action, with a seal that prevents forged reports."""
         address, mark, place = address.partition("#")
         seal = self.services.visitors.seal(read_cookies(request), told_by(address))
         return see(f"{address}&{urlencode({SEAL: seal})}{mark}{place}")

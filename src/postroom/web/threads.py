@@ -19,7 +19,6 @@ from postroom.stores.store import Transaction
 from postroom.web.reading import (
     OFFERED,
     Page,
-    ShownMessage,
     cut,
     how_seen,
     offered_names,
@@ -50,7 +49,7 @@ LEVELS: Final[Mapping[str, tuple[Importance, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """The filter for a list of threads, which the query of the page's URL contains."""
+    """The filter for a list of threads, from the query of the page's URL."""
 
     show: ThreadsSeen = "any"
     importance: str = "any"
@@ -103,7 +102,10 @@ async def threads(site: Site, request: Request) -> Response:
 
 
 async def thread(site: Site, request: Request) -> Response:
-    """Show messages of a thread in order, from an id or the newest ones. Collapse messages that were read."""
+    """Show messages of a thread in order, starting at an id or with the newest messages.
+
+    Messages that were read are collapsed.
+    """
     thread_id, services, me = request.path_params["thread_id"], site.services, remembered_name(request)
     after, newest = number(request, "after") or 0, number(request, "newest") == 1
     sent = number(request, "sent")
@@ -126,11 +128,19 @@ async def thread(site: Site, request: Request) -> Response:
             page = Page(fitting, fitting[-1].id if len(fitting) < len(messages) else None)
         rows = shown_messages(reads, project, page.rows)
         standing = [row for row in rows if row.message.recalled_at is None]
-        # Collapse the messages that were read already, except the last one and the requested one.
+        # Collapse the messages that were read already, except the last one and the requested one. A message
+        # only to agents counts as unread, because the server cannot know whether a person read it.
         first = rows[0].message.id if after and rows else 0
-        folded = frozenset(
-            row.message.id for row in standing[:-1] if row.message.id != first and _was_read(row, me)
-        )
+        folded, unread = set[int](), list[int]()
+        for row in standing:
+            mine = [to for to in row.recipients if (to.name, to.project_slug) == (me, PEOPLE_SLUG)]
+            if any(to.read_at is None for to in mine):
+                unread.append(row.message.id)
+            is_read = any(to.read_at is not None for to in mine) and not awaited(row.message, mine)
+            if is_read and row is not standing[-1] and row.message.id != first:
+                folded.add(row.message.id)
+        asking = reads.asking_among([row.message.id for row in standing])
+        is_below = unread and not after and unread[0] != standing[0].message.id
         return {
             "page": {
                 "thread_id": thread_id,
@@ -139,12 +149,14 @@ async def thread(site: Site, request: Request) -> Response:
                 "messages": Page(rows, page.next),
                 "after": after,
                 "newest": newest,
-                "folded": folded,
-                "first_unread": 0 if after else _first_unread(standing, me),
+                "folded": frozenset(folded),
+                "first_unread": unread[0] if is_below else 0,
                 "participants": talk.participants(among=PARTICIPANTS_AMONG),
                 "participants_among": PARTICIPANTS_AMONG,
-                # Find the last message of the thread, to which an answer below it replies.
-                "answers": standing[-1] if standing and page.next is None else None,
+                # A reply below the thread goes to its open questions, or to the last message.
+                "answers": next((row for row in standing if row.message.id == asking), standing[-1])
+                if standing and page.next is None
+                else None,
             },
             "texts": read_bodies(reads, project, rows),
             "seen": next((how_seen(reads, row) for row in rows if row.message.id == sent), ()),
@@ -156,29 +168,8 @@ async def thread(site: Site, request: Request) -> Response:
     return await site.draw(request, "thread", shown, bodies=bodies, key=secrets.token_urlsafe(18))
 
 
-def _first_unread(messages: Sequence[ShownMessage], me: str) -> int:
-    """Return the id of the first message that `me` has not read, or 0 if there is none or it is on top."""
-    for place, message in enumerate(messages):
-        mine = (
-            reader for reader in message.recipients if (reader.name, reader.project_slug) == (me, PEOPLE_SLUG)
-        )
-        if any(reader.read_at is None for reader in mine):
-            return message.message.id if place else 0
-    return 0
-
-
-def _was_read(one: ShownMessage, me: str) -> bool:
-    """Return whether the person `me` has read a message, and has acknowledged it if required.
-
-    A message only to agents counts as unread, because the server does not know whether the person has read
-    it.
-    """
-    mine = [reader for reader in one.recipients if (reader.name, reader.project_slug) == (me, PEOPLE_SLUG)]
-    return any(reader.read_at is not None for reader in mine) and not awaited(one.message, mine)
-
-
 def _find_agent_id(reads: MailReads, project: Project | None, name: str) -> int:
-    """Return the id of an agent in a project, or 0 if there is no name."""
+    """Return the id of an agent in a project, or 0 if the name is empty."""
     if not name:
         return 0
     agent: Agent | None = None if project is None else reads.agent(project.id, name)
@@ -186,7 +177,7 @@ def _find_agent_id(reads: MailReads, project: Project | None, name: str) -> int:
 
 
 def _fitting(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the first messages whose texts fit on one page, but at least one message."""
+    """Return the first messages whose texts fit on one page, and at least one message."""
     text = 0
     for count, message in enumerate(messages):
         text += len(message.body_md)

@@ -53,7 +53,7 @@ LOOKED_THROUGH: Final = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A message with its recipients, and the run that it started for each recipient."""
+    """A message with its recipients, and the run that the message started for each recipient."""
 
     message: Written
     readers: Sequence[Recipient] = ()
@@ -61,7 +61,7 @@ class Sent:
 
     @property
     def words(self) -> str:
-        """The text about the message for screen readers."""
+        """The description of the message for screen readers."""
         to = ", ".join(one_line(reader.name) for reader in self.readers[:SAID])
         more = f" and {len(self.readers) - SAID} more" if len(self.readers) > SAID else ""
         wrote = f"{one_line(self.message.sender_name)} wrote #{self.message.id}"
@@ -69,7 +69,7 @@ class Sent:
 
     @property
     def came(self) -> str:
-        """The state of the message: recalled, the number of started runs, the number of unread, or read."""
+        """The state of the message, such as recalled, unread or read."""
         if self.message.recalled_at is not None:
             return "recalled"
         if self.runs:
@@ -80,7 +80,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class _Mail:
-    """The messages within a window."""
+    """The messages within a time span."""
 
     sent: Sequence[Sent]
     total: int
@@ -125,7 +125,7 @@ class Window:
 
 
 def window(reads: MailReads, project: Project, span: Span, *, agent: str = "", thread_id: str = "") -> Window:
-    """Return the events in a span of a project, of an agent or of a thread.
+    """Return the events of a project, an agent or a thread within a time span.
 
     Raises:
         UnknownAgent, UnknownThread: The agent or thread does not exist.
@@ -149,9 +149,14 @@ def window(reads: MailReads, project: Project, span: Span, *, agent: str = "", t
     day = around(span)
     lanes = agents
     if whose is not None or thread_id:
-        took_part = _with_tracks(reads, project, agents, sent, [*bars, *alone])
+        # The agents that sent messages, received messages visibly, or had runs.
+        ids = {one.message.sender_id for one in sent} | {to.agent_id for one in sent for to in one.readers}
+        ids |= {bar.agent_id for bar in bars} | {attempt.agent_id for attempt in alone}
+        by_id = {agent.id: agent for agent in agents if agent.id in ids}
+        by_id |= reads.agents_by_id(sorted(ids - by_id.keys()))
+        took_part = sorted(by_id.values(), key=lambda one: one.id)
         first = [] if whose is None else [whose]
-        lanes = [*first, *(agent for agent in took_part if agent not in first)]
+        lanes = [*first, *(one for one in took_part if one.project_id == project.id and one not in first)]
     people = [] if people_home is None else reads.agents(people_home.id, include_retired=False, limit=PEOPLE)
     return Window(
         project=project,
@@ -175,29 +180,12 @@ def window(reads: MailReads, project: Project, span: Span, *, agent: str = "", t
 
 
 def around(span: Span) -> Span:
-    """Return the day that contains a span, or a span that is ten times as long."""
+    """Return the day that contains a span, or a wider span if the span lasts at least 16 hours."""
     length = span.end - span.begin
     if length < 16 * HOUR:
         begin = span.begin // DAY * DAY
         return Span(begin=begin, end=max(begin + DAY, -(-span.end // DAY) * DAY))
     return Span(begin=span.begin - length // 10, end=span.end + length // 10)
-
-
-def _with_tracks(
-    reads: MailReads,
-    project: Project,
-    agents: Sequence[Agent],
-    sent: Sequence[Sent],
-    attempts: Sequence[Attempt | AttemptGroup],
-) -> Sequence[Agent]:
-    """Return the agents that sent messages, received messages visibly, or had runs."""
-    ids = {sent.message.sender_id for sent in sent} | {to.agent_id for sent in sent for to in sent.readers}
-    ids |= {attempt.agent_id for attempt in attempts}
-    by_id = {agent.id: agent for agent in agents if agent.id in ids}
-    by_id |= reads.agents_by_id(sorted(ids - by_id.keys()))
-    return sorted(
-        (agent for agent in by_id.values() if agent.project_id == project.id), key=lambda one: one.id
-    )
 
 
 def _attempts(
@@ -208,7 +196,15 @@ def _attempts(
     if count > GROUPS:  # too many to draw: the database joins them faster
         step = max(step, (span.end - span.begin) * lanes // GROUPS)
     bars = joined(reads.attempt_groups(agent_ids, span, step=step), step)
-    alone = _alone(reads, agent_ids, span)
+    alone = list(reads.attempts_alone(agent_ids, span, limit=ALONE))
+    if len(alone) >= ALONE:  # more attempts of agents that are active or wait
+        open_now = {
+            attempt.agent_id
+            for attempt in alone
+            if attempt.ended_at is None or (attempt.waited_until is None and attempt.outcome == "waiting")
+        }
+        more = reads.attempts_alone(sorted(open_now), span, limit=ALONE) if open_now else []
+        alone = list({attempt.id: attempt for attempt in (*alone, *more)}.values())
     for attempt in reads.attempts_before(agent_ids, span.begin):
         if attempt.outcome in ("done", "cancelled"):
             if (attempt.ended_at or 0) > span.begin:
@@ -219,28 +215,12 @@ def _attempts(
 
 
 def nearness(span: Span) -> int:
-    """Return the distance in milliseconds below which runs of an agent become one bar."""
+    """Return the distance, in milliseconds, below which the runs of an agent become one bar."""
     return max((span.end - span.begin) * NEAR // WIDTH, 1)
 
 
-def _alone(reads: MailReads, agent_ids: Sequence[int], span: Span) -> list[Attempt]:
-    """Return the newest attempts of all agents, and more attempts of agents that are active or wait."""
-    alone = reads.attempts_alone(agent_ids, span, limit=ALONE)
-    if len(alone) < ALONE:
-        return alone
-    open_now = sorted(
-        {
-            attempt.agent_id
-            for attempt in alone
-            if attempt.ended_at is None or (attempt.waited_until is None and attempt.outcome == "waiting")
-        }
-    )
-    more = reads.attempts_alone(open_now, span, limit=ALONE) if open_now else []
-    return list({attempt.id: attempt for attempt in (*alone, *more)}.values())
-
-
 def reaches(attempt: Attempt, begin: int) -> bool:
-    """Return whether an attempt, or the wait after it, continues beyond a time."""
+    """Return whether an attempt of a run, including a wait for an answer, continues beyond a time."""
     if attempt.ended_at is None or attempt.ended_at > begin:
         return True
     return attempt.outcome == "waiting" and (attempt.waited_until is None or attempt.waited_until > begin)
@@ -260,7 +240,10 @@ def _as_bar(attempt: Attempt) -> AttemptGroup:
 
 
 def joined(groups: Sequence[AttemptGroup], step: int) -> list[AttemptGroup]:
-    """Return groups ordered by agent and time. Join groups that are closer than `step`."""
+    """Return groups ordered by agent and time, with neighbouring groups joined.
+
+    Groups of an agent are joined if they are less than `step` milliseconds apart.
+    """
     bars: list[AttemptGroup] = []
     for group in groups:
         last = bars[-1] if bars else None
@@ -322,7 +305,7 @@ def _messages(
 def _of_thread(
     reads: MailReads, sent: Sequence[Sent], agent_ids: set[int], span: Span
 ) -> tuple[list[AttemptGroup], list[Attempt]]:
-    """Return the attempts of runs that received messages of a thread."""
+    """Return the attempts of runs that received messages on a thread."""
     runs = sorted({run.run_id for sent in sent for run in sent.runs.values()})
     bars, alone = list[AttemptGroup](), list[Attempt]()
     for attempt in reads.attempts_of_runs(runs) if runs else ():

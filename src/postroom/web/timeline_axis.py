@@ -46,7 +46,7 @@ class Axis:
         return self.span.end - self.span.begin
 
     def at(self, instant: int) -> float:
-        """Return the position of a time in percent. A time outside the span is at the edge."""
+        """Return the position of a time in percent, between 0 and 100."""
         inside = min(max(instant, self.span.begin), self.span.end)
         return round((inside - self.span.begin) * 100 / self.length, 3)
 
@@ -60,7 +60,7 @@ class Axis:
 
 
 def clock(instant: int, step: int, zone: tzinfo) -> str:
-    """Return a time in a time zone, with the precision that the distance between ticks requires."""
+    """Return a time as text, with the precision that the distance between two ticks requires."""
     moment = datetime.fromtimestamp(instant / 1000, tz=zone)
     if step >= DAY:
         return f"{moment.day} {moment:%b}"
@@ -72,7 +72,7 @@ def clock(instant: int, step: int, zone: tzinfo) -> str:
 
 
 def spelled(span: Span, zone: tzinfo = UTC) -> str:
-    """Return a span as text, in a time zone."""
+    """Return a time span as text in a time zone."""
     step = SECOND if span.end - span.begin >= 10 * SECOND else 1
     first, last = (datetime.fromtimestamp(at / 1000, tz=zone) for at in (span.begin, span.end))
 
@@ -88,7 +88,7 @@ def spelled(span: Span, zone: tzinfo = UTC) -> str:
 
 
 def lasts(length: int) -> str:
-    """Return a length of time in a suitable unit."""
+    """Return a duration as text in a suitable unit."""
     for unit, name in ((DAY, "days"), (HOUR, "h"), (MINUTE, "min"), (SECOND, "s")):
         if length >= unit:
             amount = length / unit

@@ -60,7 +60,7 @@ class Track:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Lanes under one heading.
+    """A group of lanes under one heading.
 
     `busy` is the relative number of runs in each part of the span, from 0 to 1.
     """
@@ -76,7 +76,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBar:
-    """A bar on the lane of an agent, for one event or several joined events."""
+    """A bar on the lane of an agent, for one event or for several joined events."""
 
     key: str
     """`run:<id>`, or `runs:<begin>-<end>` for a bar of several runs."""
@@ -93,7 +93,7 @@ class RunBar:
 
     @property
     def words(self) -> str:
-        """The text about the bar for screen readers."""
+        """The description of the bar for screen readers."""
         if self.count > 1:
             return f"{self.count} runs"
         return "asked a person" if self.shape == "asks" and self.ended is not None else _WORDS[self.shape]
@@ -101,7 +101,10 @@ class RunBar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leg:
-    """The line of a message to a recipient: from `y0` to `y1` at `x`, then to `wake` if it started a run."""
+    """The line of a message to one recipient.
+
+    The line runs from `y0` to `y1` at `x`, and continues to `wake` if the message started a run.
+    """
 
     y1: int
     wake: float | None
@@ -109,9 +112,9 @@ class Leg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrow:
-    """A message, drawn as an arrow.
+    """A message that is drawn as an arrow.
 
-    A message that is only counted, or none of whose participants has a drawn lane, has no legs.
+    The message has no legs if no participant has a drawn lane.
     """
 
     sent: Sent
@@ -122,7 +125,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """A reservation, drawn as a band."""
+    """A reservation that is drawn as a band."""
 
     held: Reservation
     x: float
@@ -133,7 +136,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """Everything that is drawn for one time span."""
+    """Everything that the timeline draws for one time span."""
 
     axis: Axis
     height: int
@@ -148,16 +151,16 @@ class Picture:
 
     @property
     def tracks(self) -> Iterator[Track]:
-        """All participants, including participants in collapsed groups."""
+        """All participants, including the participants in collapsed groups."""
         yield from self.people
         for group in self.groups:
             yield from group.lanes
 
 
 def picture(seen: Window, standing: QueueState, *, now: int, opened: frozenset[str]) -> Picture:
-    """Draw a window. Groups in `opened` are expanded. A `-` before a name collapses the group.
+    """Draw the events of a window.
 
-    Events of agents without a drawn lane are included, because the list shows them.
+    Groups in `opened` are expanded. A `-` before the name of a group collapses the group.
     """
     axis = Axis(seen.span)
     top = COUNTS if seen.counts else 0
@@ -191,7 +194,11 @@ def _groups(
     together = len(seen.agents) > TOGETHER
     groups = []
     for key, name in GROUPS if together else (("all", ""), GROUPS[-1]):
-        mine = [agent for agent in seen.agents if _is_in(which.get(agent.id, _IDLE)[0], key)]
+        mine = [
+            agent
+            for agent in seen.agents
+            if (state := which.get(agent.id, _IDLE)[0]) == key or (key == "all" and state != "idle")
+        ]
         if not mine and not together:
             continue
         if key not in FOLDED or key in opened:
@@ -204,15 +211,19 @@ def _groups(
             (state, note), is_drawn = which.get(lane_agent.id, _IDLE), is_open and number < LANES
             lanes.append(Track(agent=lane_agent, group=state, y=y + LANE // 2 if is_drawn else 0, note=note))
             y += LANE if is_drawn else 0
-        busy = _busy(seen, {agent.id for agent in mine}, axis) if name else ()
+        busy: Sequence[float] = ()
+        if name:  # the runs that started in each part of the span, relative to the busiest part
+            ids, parts = {agent.id for agent in mine}, [0] * _GROUP_PARTS
+            began = [(bar.began_at, bar.count) for bar in seen.bars if bar.agent_id in ids]
+            began += [(attempt.began_at, 1) for attempt in seen.alone if attempt.agent_id in ids]
+            for at, count in began:
+                parts[min(int(axis.at(at) * _GROUP_PARTS / 100), _GROUP_PARTS - 1)] += count
+            highest = max(parts)
+            busy = [part / highest for part in parts] if highest else ()
         groups.append(
             Group(key=key, name=name, count=len(mine), is_open=is_open, lanes=lanes, y=begin, busy=busy)
         )
     return groups, max(y, LANE)
-
-
-def _is_in(state: str, key: str) -> bool:
-    return state == key or (key == "all" and state != "idle")
 
 
 def _standings(seen: Window, standing: QueueState, now: int) -> dict[int, tuple[str, str]]:
@@ -242,17 +253,6 @@ def _standings(seen: Window, standing: QueueState, now: int) -> dict[int, tuple[
         if its is not None and standings.get(its, _IDLE)[0] not in ("needs", "work"):
             standings[its] = ("work", "queued")
     return standings
-
-
-def _busy(seen: Window, agent_ids: set[int], axis: Axis) -> list[float]:
-    """Return the number of runs that started in each part of the span, relative to the busiest part."""
-    parts = [0] * _GROUP_PARTS
-    began = [(bar.began_at, bar.count) for bar in seen.bars if bar.agent_id in agent_ids]
-    began += [(attempt.began_at, 1) for attempt in seen.alone if attempt.agent_id in agent_ids]
-    for at, count in began:
-        parts[min(int(axis.at(at) * _GROUP_PARTS / 100), _GROUP_PARTS - 1)] += count
-    highest = max(parts)
-    return [part / highest for part in parts] if highest else []
 
 
 def _marks(
@@ -314,7 +314,7 @@ def _of_attempt(one: Attempt, lane: Track, standing: QueueState, axis: Axis, now
 
 
 def _queue_mark(number: int, one: Attempt | AttemptGroup, lane: Track, axis: Axis) -> Iterator[RunBar]:
-    """Draw the time that an attempt waited before its start, if it is long enough to be visible."""
+    """Draw the time that an attempt waited before its start, if the time is long enough to be visible."""
     begin = max(one.queued_at, axis.span.begin)
     if one.began_at - begin > axis.length // 200 and one.began_at > axis.span.begin:
         yield _mark(lane, axis, "queued", begin, one.began_at, key=f"queued:{number}", run_id=one.run_id)
@@ -358,16 +358,14 @@ def _arrows(seen: Window, lanes: Mapping[int, Track], axis: Axis) -> Iterator[Ar
         if sender is None and not readers:
             continue
         is_drawn = not seen.counts  # otherwise, the message is listed, and is part of the counts
-        legs = [Leg(y1=to.y, wake=_wake(sent, to.agent.id, axis)) for to in readers if to.y and is_drawn]
+        legs = list[Leg]()
+        for to in readers if is_drawn else ():
+            if to.y:
+                run = sent.runs.get(to.agent.id)
+                is_woken = run is not None and run.delivered_at >= sent.message.created_at
+                legs.append(Leg(y1=to.y, wake=axis.at(run.delivered_at) if run and is_woken else None))
         y0 = sender.y if sender is not None and is_drawn else 0
         yield Arrow(sent=sent, x=axis.at(sent.message.created_at), y0=y0, legs=legs)
-
-
-def _wake(one: Sent, agent_id: int, axis: Axis) -> float | None:
-    run = one.runs.get(agent_id)
-    if run is None or run.delivered_at < one.message.created_at:
-        return None
-    return axis.at(run.delivered_at)
 
 
 def _bands(seen: Window, lanes: Mapping[int, Track], axis: Axis) -> Iterator[Band]:

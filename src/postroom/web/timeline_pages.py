@@ -49,7 +49,7 @@ class Asked:
     chosen: str = ""
 
     def to(self, **changes: Any) -> str:
-        """Return the address with some changes."""
+        """Return the address of the timeline with some values changed."""
         copy = replace(self, **changes)
         begin, end = (None, None) if copy.length else (copy.span.begin, copy.span.end)
         named = {"from": begin, "to": end, "kind": copy.kind, "open": copy.opened, "sel": copy.chosen}
@@ -59,19 +59,19 @@ class Asked:
 
     @property
     def choosing(self) -> str:
-        """The address of the page up to the key of the selected mark, which the caller appends."""
+        """The address of the timeline, to which the caller appends the key of the selected mark."""
         address = self.to(chosen="")
         return f"{address}{'&' if '?' in address else '?'}sel="
 
     @property
     def limits(self) -> tuple[int, int]:
-        """The shortest and the longest length of the span. The length in a link is always allowed."""
+        """The shortest and the longest allowed length of the span."""
         length = self.span.end - self.span.begin
         return min(MIN_ZOOM, length), max(self.longest, length)
 
     @property
     def nearest(self) -> str:
-        """The name of the preset length nearest to the current length."""
+        """The name of the preset length that is nearest to the current length."""
         length = self.span.end - self.span.begin
         return min(PRESETS, key=lambda one: max(PRESETS[one] / length, length / PRESETS[one]))
 
@@ -81,7 +81,7 @@ class Asked:
         return self.span.end < self.now
 
     def at(self, begin: int, end: int) -> str:
-        """Return the address of the picture for another span, which ends shortly after now at the latest."""
+        """Return the address of the timeline for another span."""
         half = max(end - begin, MIN_SPAN) // 2
         middle = min((begin + end) // 2, ends_by(self.now, 2 * half) - half)
         return self.to(length="", span=Span(begin=max(middle - half, 0), end=middle + half))
@@ -99,13 +99,13 @@ class Asked:
         return self.at(self.span.begin + step, self.span.end + step)
 
     def folding(self, group: str, *, is_open: bool) -> str:
-        """Return the address with a group of lanes collapsed or expanded."""
+        """Return the address of the timeline with one group of lanes collapsed or expanded."""
         given_values = set(self.opened.split(",")) - {"", group, f"-{group}"}
         return self.to(opened=",".join(sorted(given_values | {f"-{group}" if is_open else group})))
 
 
 async def timeline(site: Site, request: Request) -> Response:
-    """Show a time span of a project, an agent or a thread."""
+    """Show the timeline of a project, an agent or a thread."""
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
         seen, query = _seen(tx.mail, request, project, site.clock.now())
@@ -156,7 +156,7 @@ async def timeline(site: Site, request: Request) -> Response:
 
 
 def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: Picture) -> dict[str, object]:
-    """Return the content of the panel next to the picture: a message or a run, if one is selected."""
+    """Return the content of the panel that shows the selected message or run."""
     kind, _, named = asked.chosen.partition(":")
     if kind == "message" and NUMBER.fullmatch(named):
         return {"panel": "message", "shown": reading.message(tx.mail, project, int(named))}
@@ -179,7 +179,7 @@ def _chosen(site: Site, tx: Transaction, project: Project, asked: Asked, drawn: 
     panel["work"] = work
     panel["tail"] = "\n".join(runs.last_output(tx, work.run_id).text.rstrip().splitlines()[-TAIL:])
     panel["about"] = list(reading.subjects_of(tx.mail, project, [work]).values())
-    if work.state == "asks":
+    if work.questions and work.finished_at is None:
         panel["questions"] = site.services.questions.questions_of(tx, project.slug, work.run_id)
     return panel
 

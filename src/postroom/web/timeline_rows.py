@@ -5,7 +5,7 @@ the list.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +21,10 @@ COLUMN: Final = 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """An event as a row of the timeline. Exactly one of the fields `mark`, `arrow` and `band` is set."""
+    """An event as a row of the timeline.
+
+    Exactly one of the fields `mark`, `arrow` and `band` is set.
+    """
 
     at: int
     who: str
@@ -32,7 +35,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stroke:
-    """A run, which is drawn in its column from `y0` down to `y1`."""
+    """A run that is drawn in its column from `y0` to `y1`."""
 
     x: int
     y0: int
@@ -42,7 +45,7 @@ class Stroke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cross:
-    """A message, which is drawn in its row from the sender's column to the recipients' columns."""
+    """A message that is drawn in its row, from the column of the sender to the columns of the recipients."""
 
     y: int
     x0: int | None
@@ -63,7 +66,11 @@ class Upright:
 
 def listed(drawn: Picture) -> list[Row]:
     """Return all drawn events, newest first."""
-    rows = [Row(at=_told_at(bar), who=bar.who, mark=bar) for bar in drawn.marks]
+    rows = list[Row]()
+    for bar in drawn.marks:  # the time of a run is its end, or its start if it has not ended
+        is_of_its_end = bar.count == 1 and bar.shape not in ("asks", "queued")
+        at = bar.ended if is_of_its_end and bar.ended is not None else bar.at
+        rows.append(Row(at=at, who=bar.who, mark=bar))
     rows += [
         Row(at=arrow.sent.message.created_at, who=arrow.sent.message.sender_name, arrow=arrow)
         for arrow in drawn.arrows
@@ -73,14 +80,8 @@ def listed(drawn: Picture) -> list[Row]:
     return sorted(rows, key=lambda one: one.at, reverse=True)
 
 
-def _told_at(mark: RunBar) -> int:
-    """Return the time of a mark in the list: the end of its event, or the start if it has not ended."""
-    is_of_its_end = mark.count == 1 and mark.shape not in ("asks", "queued")
-    return mark.ended if is_of_its_end and mark.ended is not None else mark.at
-
-
 def upright(drawn: Picture, rows: Sequence[Row]) -> Upright:
-    """Draw the rows in vertical form, with columns for the most active participants."""
+    """Draw the rows with columns for the most active participants."""
     shown = rows[:ROWS]
     done = Counter(row.who for row in shown)
     for row in shown:
@@ -88,31 +89,24 @@ def upright(drawn: Picture, rows: Sequence[Row]) -> Upright:
     lanes = [lane for lane in drawn.tracks if done[lane.agent.name]]
     busiest = sorted(lanes, key=lambda lane: (not lane.is_person, -done[lane.agent.name]))[:COLUMNS]
     places = {lane.agent.name: number * COLUMN + COLUMN // 2 for number, lane in enumerate(busiest)}
-    return Upright(
-        columns=[lane.agent for lane in busiest],
-        people=frozenset(lane.agent.id for lane in busiest if lane.is_person),
-        strokes=list(_strokes(shown, places)),
-        crosses=list(_crosses(shown, places)),
-        width=max(len(busiest), 1) * COLUMN,
-        height=len(shown) * ROW,
-    )
-
-
-def _strokes(rows: Sequence[Row], places: dict[str, int]) -> Iterator[Stroke]:
-    for number, row in enumerate(rows):
+    strokes, crosses = list[Stroke](), list[Cross]()
+    for number, row in enumerate(shown):
         if row.mark is not None and row.who in places:
             begin, end = row.mark.at, row.mark.ended
-            top = next((place for place in range(number) if end is None or rows[place].at <= end), number)
-            below = (place for place in range(number, len(rows)) if rows[place].at <= begin)
-            last = next(below, len(rows) - 1)
-            y1 = last * ROW + ROW // 2
+            top = next((place for place in range(number) if end is None or shown[place].at <= end), number)
+            below = (place for place in range(number, len(shown)) if shown[place].at <= begin)
+            y1 = next(below, len(shown) - 1) * ROW + ROW // 2
             y0 = 0 if end is None else min(top * ROW + ROW // 2, y1 - 8)
-            yield Stroke(x=places[row.who], y0=y0, y1=y1, shape=row.mark.shape)
-
-
-def _crosses(rows: Sequence[Row], places: dict[str, int]) -> Iterator[Cross]:
-    for number, row in enumerate(rows):
+            strokes.append(Stroke(x=places[row.who], y0=y0, y1=y1, shape=row.mark.shape))
         if row.arrow is not None:
             xs = [places[to.name] for to in row.arrow.sent.readers if to.name in places]
             if row.who in places or xs:
-                yield Cross(y=number * ROW + ROW // 2, x0=places.get(row.who), xs=xs)
+                crosses.append(Cross(y=number * ROW + ROW // 2, x0=places.get(row.who), xs=xs))
+    return Upright(
+        columns=[lane.agent for lane in busiest],
+        people=frozenset(lane.agent.id for lane in busiest if lane.is_person),
+        strokes=strokes,
+        crosses=crosses,
+        width=max(len(busiest), 1) * COLUMN,
+        height=len(shown) * ROW,
+    )

@@ -1,6 +1,5 @@
 """Determines the time span of a project's picture, from the address or from the events."""
 
-from collections.abc import Iterator
 from typing import Final
 
 from starlette.requests import Request
@@ -26,9 +25,9 @@ _MARGIN: Final = 50
 
 
 def read_span(reads: MailReads, request: Request, project: Project, now: int) -> tuple[str, Span, int]:
-    """Return the name of the span in an address, the span, and the time of its last event.
+    """Return the name of the span in an address, the span, and the time of the last event.
 
-    The name is "" for a fixed span. After the last event, the span has only a margin.
+    The name is "" for a span with a fixed begin and end.
 
     Raises:
         InvalidArgument: The address has an invalid span.
@@ -52,8 +51,20 @@ def read_span(reads: MailReads, request: Request, project: Project, now: int) ->
         if length in PRESETS:
             return length, _up_to(now, PRESETS[length]), now
         there = there or Span(begin=project.created_at, end=now)
-        shown = _last(reads, project, there) if length == LAST else there
-        return length, _around(shown, now), there.end
+        shown = there
+        if length == LAST:  # the newest events within a few hours before the end
+            whole = Span(begin=max(there.end - PRESETS[DEFAULT], 0), end=there.end + 1)
+            agents = [agent.id for agent in reads.agents(project.id, include_retired=True, limit=AGENTS)]
+            began = [message.created_at for message in reads.written(project.id, whole, limit=ARROWS)]
+            began += [attempt.began_at for attempt in reads.attempt_groups(agents, whole, step=MINUTE)]
+            began += [attempt.began_at for attempt in reads.attempts_alone(agents, whole, limit=ALONE)]
+            # Do not zoom in so far on a single message that one second fills the picture.
+            shown = Span(begin=min([*began, there.end - MINUTE]), end=there.end)
+        # Include the current time, unless the events would become tiny.
+        size = shown.end - shown.begin
+        last = max(now if now - shown.end <= size // 2 else shown.end, shown.begin + SECOND)
+        margin = (last - shown.begin) // _MARGIN
+        return length, Span(begin=max(shown.begin - margin, 0), end=last + margin + 1), there.end
     if begin is None or end is None or not MIN_SPAN <= end - begin <= MAX_SPAN or end > now + MAX_SPAN:
         raise InvalidArgument(
             "a time span needs a start and a later end, in milliseconds",
@@ -68,71 +79,41 @@ def extent(reads: MailReads, project: Project, now: int) -> Span | None:
 
     The span extends to the current time while a run is active or waits for an answer.
     """
-    times = [*_of_messages(reads, project, now), *_of_work(reads, project, now)]
+    times, whole = list[int](), Span(begin=0, end=now + 1)
+    first, home = reads.begin_of(project.id), reads.project(PEOPLE_KEY)
+    if first is not None:
+        times.append(first)
+        times += [message.created_at for message in reads.written(project.id, whole, limit=1)]
+    if home is not None and home.id != project.id:
+        written = reads.written(home.id, whole, limit=ARROWS)
+        readers = reads.recipients([message.id for message in written]) if written else {}
+        times += [
+            message.created_at
+            for message in written
+            if any(to.project_slug == project.slug and to.kind != "bcc" for to in readers[message.id])
+        ]
+    agents = [agent.id for agent in reads.agents(project.id, include_retired=True, limit=AGENTS)]
+    for attempt in reads.attempts_before(agents, now + 1):
+        is_open = attempt.ended_at is None or (attempt.outcome == "waiting" and attempt.waited_until is None)
+        ended = now if is_open else max(attempt.ended_at or 0, attempt.waited_until or 0)
+        times += (attempt.began_at, ended)
+    for held in reads.reservations_in(project.id, whole, since=now - DAY, limit=HELD):
+        times += (held.created_at, min(held.released_at or held.created_at, now))
     return Span(begin=min(times), end=min(max(times), now)) if times else None
 
 
-def _last(reads: MailReads, project: Project, there: Span) -> Span:
-    """Return the span of the last activity: the newest events within a few hours before the end."""
-    whole = Span(begin=max(there.end - PRESETS[DEFAULT], 0), end=there.end + 1)
-    agents = [agent.id for agent in reads.agents(project.id, include_retired=True, limit=AGENTS)]
-    began = [message.created_at for message in reads.written(project.id, whole, limit=ARROWS)]
-    began += [attempt.began_at for attempt in reads.attempt_groups(agents, whole, step=MINUTE)]
-    began += [attempt.began_at for attempt in reads.attempts_alone(agents, whole, limit=ALONE)]
-    # Do not zoom in so far on a single message that one second fills the picture.
-    return Span(begin=min([*began, there.end - MINUTE]), end=there.end)
-
-
 def find_longest_span(reads: MailReads, project: Project, now: int) -> int:
-    """Return the maximum length of a span: the longest preset, or the whole project if it is longer."""
+    """Return the maximum length of a span: the longest preset or the age of the project."""
     first = reads.begin_of(project.id)
     age = now - min(project.created_at, now if first is None else first)
     return min(max(PRESETS[DEFAULT], age + age // 10), MAX_SPAN)
 
 
 def ends_by(now: int, size: int) -> int:
-    """Return the end of a span of this length that contains now and a small margin."""
+    """Return the end of a span of `size` milliseconds that ends shortly after the current time."""
     return now + size // 20
 
 
 def _up_to(now: int, size: int) -> Span:
     end = ends_by(now, size)
     return Span(begin=end - size, end=end)
-
-
-def _around(there: Span, now: int) -> Span:
-    """Return a span with all events, and with the current time unless the events would become tiny."""
-    length = there.end - there.begin
-    end = now if now - there.end <= length // 2 else there.end
-    end = max(end, there.begin + SECOND)
-    margin = (end - there.begin) // _MARGIN
-    return Span(begin=max(there.begin - margin, 0), end=end + margin + 1)
-
-
-def _of_messages(reads: MailReads, project: Project, now: int) -> Iterator[int]:
-    """Yield the times of the first and the newest message, and of the newest message from people."""
-    whole = Span(begin=0, end=now + 1)
-    first = reads.begin_of(project.id)
-    if first is not None:
-        yield first
-        yield from (message.created_at for message in reads.written(project.id, whole, limit=1))
-    home = reads.project(PEOPLE_KEY)
-    if home is None or home.id == project.id:
-        return
-    written = reads.written(home.id, whole, limit=ARROWS)
-    readers = reads.recipients([message.id for message in written]) if written else {}
-    for written_message in written:
-        if any(to.project_slug == project.slug and to.kind != "bcc" for to in readers[written_message.id]):
-            yield written_message.created_at
-
-
-def _of_work(reads: MailReads, project: Project, now: int) -> Iterator[int]:
-    """Yield the times of the last run of each agent and of reservations, without expiries in the future."""
-    agents = [agent.id for agent in reads.agents(project.id, include_retired=True, limit=AGENTS)]
-    for attempt in reads.attempts_before(agents, now + 1):
-        is_open = attempt.ended_at is None or (attempt.outcome == "waiting" and attempt.waited_until is None)
-        yield attempt.began_at
-        yield now if is_open else max(attempt.ended_at or 0, attempt.waited_until or 0)
-    for held in reads.reservations_in(project.id, Span(begin=0, end=now + 1), since=now - DAY, limit=HELD):
-        yield held.created_at
-        yield min(held.released_at or held.created_at, now)

@@ -37,20 +37,20 @@ _REORDERING = dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x2
 
 
 def moment(instant: int) -> str | None:
-    """Format a time as ISO 8601, and return None if it is outside the range of the calendar."""
+    """Format a time as ISO 8601; return None if the time is outside the range of the calendar."""
     return iso(instant) if 0 <= instant < _YEAR_10000 else None
 
 
 @lru_cache(4096)
 def absolute(instant: int) -> str:
-    """Format a time as date and time of day in UTC, to the second."""
+    """Format a time in UTC with date, hours, minutes and seconds."""
     if moment(instant) is None:
         return UNKNOWN_TIME
     return f"{datetime.fromtimestamp(instant // _SECOND, tz=UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def relative(instant: int, now: int) -> str:
-    """Return how long ago or how far ahead a time is. Beyond a month, return the date."""
+    """Return how long ago or how far ahead a time is, or the date if the time is over a month away."""
     if moment(instant) is None:
         return UNKNOWN_TIME
     distance = abs(instant - now)
@@ -71,8 +71,7 @@ def relative(instant: int, now: int) -> str:
 def clock_time(instant: int, now: int, zone: tzinfo) -> str:
     """Format a time as the time of day in a time zone.
 
-    The day is included, unless it is today. If the time is more than a month away, the day is omitted, too,
-    because the relative time before it is then a date.
+    The day is included if it is not today and at most a month away.
     """
     moment = datetime.fromtimestamp(instant // _SECOND, tz=zone)
     today = datetime.fromtimestamp(now // _SECOND, tz=zone)
@@ -98,7 +97,7 @@ def size_text(size: int) -> str:
 
 @lru_cache(4096)
 def initials(name: str) -> str:
-    """Return the initials of an avatar: GL for `GreenLake`, DB for `deploy-bot`, Ad for `Ada`."""
+    """Return the initials for an avatar: GL for `GreenLake`, DB for `deploy-bot`, Ad for `Ada`."""
     parts = [part for part in re.split(r"[^0-9A-Za-z]+", name) if part]
     if not parts:
         return name[:1].upper() or "?"
@@ -111,7 +110,10 @@ def initials(name: str) -> str:
 
 
 def tone(name: str) -> int:
-    """Return the index of the colour for a name. A name has the same colour on every page and machine."""
+    """Return the index of the colour for a name.
+
+    A name has the same colour on every page and machine.
+    """
     return (zlib.crc32(name.casefold().encode("utf-8", "replace")) >> 16) % TONES
 
 
@@ -123,17 +125,17 @@ def one_line(text: str) -> str:
 
 
 def lines(text: str) -> str:
-    """Return a text with its line breaks, but without escape sequences and text-direction marks."""
+    """Return a text without escape sequences and text-direction marks. Line breaks are kept."""
     return _UNSEEN_IN_LINES.sub(" ", without_escapes(text).translate(_REORDERING))
 
 
 def clip(text: str, length: int) -> str:
-    """Cut a text to at most `length` characters, with an ellipsis at the cut."""
+    """Cut a text to at most `length` characters, and add an ellipsis if the text was cut."""
     return text if len(text) <= length else text[:length].rstrip() + "…"
 
 
 def lasting(began: int, ended: int) -> str:
-    """Return a duration in its two largest suitable units."""
+    """Return a duration as text with at most two units."""
     seconds = max(ended - began, 0) // _SECOND
     if seconds < 1:
         return "less than a second"
@@ -155,7 +157,7 @@ def gist(body: str, *, length: int = 180) -> str:
 
 
 def folder_name(path: str) -> str:
-    """Return the last segment of a path, which people use as the name of a project."""
+    """Return the last segment of a path, which pages show as the name of a project."""
     match = re.search(r"[^\\/]+(?=[\\/]*\Z)", path)
     return one_line(path if match is None else match[0])
 
@@ -171,37 +173,20 @@ _WORD = re.compile(r"[^\W_]+")
 
 @dataclass(slots=True)
 class Wanted:
-    """The words and prefixes of a query, normalised in the same way as in the index."""
+    """The words and prefixes that a search query looks for, in normalised form."""
 
     words: set[str] = field(default_factory=set)
     beginnings: tuple[str, ...] = ()
 
     def has(self, word: str) -> bool:
-        """Return whether the query contains this word."""
+        """Return whether the query looks for a word."""
         folded = _fold(word)
         return folded in self.words or folded.startswith(self.beginnings)
 
 
 def wanted(query: Query) -> Wanted:
-    """Return the words that a query searches, without words that the query excludes."""
-    wanted = Wanted()
-    _gather(query, wanted)
-    return wanted
-
-
-def pieces(excerpt: str, looked_for: Wanted) -> list[tuple[str, bool]]:
-    """Split an excerpt into pieces, each with whether it is a search hit."""
-    cut: list[tuple[str, bool]] = []
-    end = 0
-    for match in _WORD.finditer(excerpt):
-        if looked_for.has(match[0]):
-            cut += [(excerpt[end : match.start()], False), (match[0], True)]
-            end = match.end()
-    cut.append((excerpt[end:], False))
-    return [(text, hit) for text, hit in cut if text]
-
-
-def _gather(query: Query, found: Wanted) -> None:
+    """Return the words that a query looks for, without excluded words."""
+    found = Wanted()
     match query:
         case Term(text=text, prefix=prefix):
             words = [_fold(word) for word in _WORD.findall(text)]
@@ -211,10 +196,24 @@ def _gather(query: Query, found: Wanted) -> None:
         case Phrase(words=words):
             found.words.update(_fold(word) for text in words for word in _WORD.findall(text))
         case Not(left=left):
-            _gather(left, found)
+            return wanted(left)
         case All(parts=parts) | AnyOf(parts=parts):
-            for part in parts:
-                _gather(part, found)
+            for part in map(wanted, parts):
+                found.words |= part.words
+                found.beginnings += part.beginnings
+    return found
+
+
+def pieces(excerpt: str, looked_for: Wanted) -> list[tuple[str, bool]]:
+    """Split an excerpt into pieces, and mark the pieces that are search hits."""
+    cut: list[tuple[str, bool]] = []
+    end = 0
+    for match in _WORD.finditer(excerpt):
+        if looked_for.has(match[0]):
+            cut += [(excerpt[end : match.start()], False), (match[0], True)]
+            end = match.end()
+    cut.append((excerpt[end:], False))
+    return [(text, hit) for text, hit in cut if text]
 
 
 def _fold(word: str) -> str:

@@ -86,7 +86,7 @@ class MessageForm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def write(site: WorkingSite, request: Request) -> Response:
-    """Show the form, with a selected agent or a message to answer, or send its message."""
+    """Show the form for a new message or an answer, or send the message of a submitted form."""
     if request.method == "POST":
         return await _send(site, request)
     chosen = request.query_params.get("to", "")[:400]
@@ -169,7 +169,7 @@ async def _send(site: WorkingSite, request: Request) -> Response:
 async def _form(
     site: WorkingSite, request: Request, typed: MessageForm, refusal: PostroomError | None = None
 ) -> Response:
-    """Return the form, or the form that asks for a name if there is no person yet."""
+    """Return the form for a message, or the form that asks for a person's name."""
     messages, is_name, answers = site.services.messages, typed.do == "name", typed.reply
 
     def look(tx: Transaction, project: Project) -> dict[str, Any]:
@@ -185,6 +185,10 @@ async def _form(
                 (problem["message"], remedy_at_pages(problem["remedy"], problem["code"], _REMEDIES))
                 for problem in problems
             ]
+        told = None  # the error and its remedy in the terms of the form
+        if refusal is not None:
+            message = _FIELD.sub(lambda met: _LABELS.get(met[1], met[0]), refusal.message)
+            told = {"message": message, "remedy": remedy_at_pages(refusal.remedy, refusal.code, _REMEDIES)}
         return {
             "typed": typed,
             "answers": answers,
@@ -196,7 +200,7 @@ async def _form(
             "readers": () if original is None else original.recipients,
             "limits": messages.limits,
             "levels": list(_IMPORTANCE),
-            "refusal": None if refusal is None else _error_text(refusal),
+            "refusal": told,
             "reasons": reasons,
         }
 
@@ -227,9 +231,3 @@ def _draft(typed: MessageForm) -> Draft:
         to_all=typed.to_all,
         files=typed.files,
     )
-
-
-def _error_text(refusal: PostroomError) -> dict[str, str]:
-    """Return an error and its remedy in the terms of the form."""
-    message = _FIELD.sub(lambda met: _LABELS.get(met[1], met[0]), refusal.message)
-    return {"message": message, "remedy": remedy_at_pages(refusal.remedy, refusal.code, _REMEDIES)}

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from filelock import FileLock, Timeout
 
@@ -27,7 +27,7 @@ HTTP_KEYS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEdit:
-    """A part that a file must contain: a member of an object, or an item of an array."""
+    """A value that a configuration file must contain: a member of an object, or an item of an array."""
 
     path: tuple[str, ...]
     """The keys that lead to the part's object or array."""
@@ -43,7 +43,7 @@ class ConfigEdit:
 
     @property
     def foreign(self) -> frozenset[str]:
-        """The keys of the unused transport (HTTP or stdio), which postroom's entry must not contain."""
+        """The keys for the unused transport (HTTP or stdio), which an entry must not contain."""
         if self.sign or not isinstance(self.value, Mapping):
             return frozenset()
         return STDIO_KEYS if HTTP_KEYS & self.value.keys() else HTTP_KEYS
@@ -51,10 +51,7 @@ class ConfigEdit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedEdit:
-    """The record of one written part.
-
-    With this record, `setup` can remove the part even if the file has changed.
-    """
+    """A record of a value that `setup` wrote, which `setup remove` needs to find the value again."""
 
     client: str
     kind: Literal["root", "container", "entry", "item", "replaced", "table", "file", "block"]
@@ -74,7 +71,7 @@ class AppliedEdit:
 
 
 def fits(found: object, edit: ConfigEdit) -> bool:
-    """Return whether a value contains the edit. Additions by people are accepted."""
+    """Return whether a value in a file contains the value of an edit; additional members are allowed."""
     if edit.only_new:
         return True
     if isinstance(found, Mapping) and edit.foreign & found.keys():
@@ -95,7 +92,7 @@ def _covers(found: object, wanted: object) -> bool:
 
 
 def mended(found: object, edit: ConfigEdit) -> object:
-    """Return the value of an edit, with the additions that people made to the value in the file, `found`."""
+    """Return an edit's value with the members that people have added to `found`, the value in a file."""
     if not isinstance(found, Mapping) or not isinstance(edit.value, Mapping):
         return edit.value
     by_key = {key: value for key, value in found.items() if key not in edit.foreign}
@@ -108,7 +105,7 @@ def mended(found: object, edit: ConfigEdit) -> object:
 
 
 def bears(found: object, sign: str) -> bool:
-    """Return whether a text in the value contains `sign`."""
+    """Return whether a value contains the text `sign` at any depth."""
     if isinstance(found, Mapping):
         return any(bears(value, sign) for value in found.values())
     if isinstance(found, list):
@@ -122,7 +119,7 @@ _FORM: Final = "files-1"
 
 @dataclass(slots=True, kw_only=True)
 class Record:
-    """The record of the changes to one file."""
+    """The record of all changes that `setup` made to one file."""
 
     clients: list[str] = field(default_factory=list)
     """The clients that were set up in this file, including those that needed no change."""
@@ -133,14 +130,14 @@ class Record:
     backups: list[Path] = field(default_factory=list)
 
     def of(self, client: str) -> list[AppliedEdit]:
-        """Return the parts written for one client, in order."""
+        """Return the records of the values that `setup` wrote for one client, in order."""
         return [applied for applied in self.applied_edits if applied.client == client]
 
 
 class Records:
     """The records of all changes that `setup` made to files of clients for this user.
 
-    Records may be changed only inside the context `kept`.
+    The caller may change records only inside the context manager `kept`.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -158,7 +155,21 @@ class Records:
         """
         try:
             document = json.loads(self._file.read_bytes())
-            self._found = {path: _record(item) for path, item in document[_FORM].items()}
+            self._found = {
+                path: Record(
+                    clients=list(item["clients"]),
+                    applied_edits=[
+                        AppliedEdit(
+                            **{**mark, "path": tuple(mark["path"]), "goes_with": tuple(mark["goes_with"])}
+                        )
+                        for mark in item["marks"]
+                    ],
+                    made_file=bool(item["made_file"]),
+                    folders=[Path(folder) for folder in item["folders"]],
+                    backups=[Path(backup) for backup in item["backups"]],
+                )
+                for path, item in document[_FORM].items()
+            }
         except FileNotFoundError:
             self._found = {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -171,7 +182,7 @@ class Records:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Hold the lock under which only one process at a time changes files and records.
+        """Hold the lock for changing records and client files; only one process at a time can hold the lock.
 
         Raises:
             VersionConflict: Another process held the lock for too long.
@@ -197,13 +208,11 @@ class Records:
             lock.release()
 
     def get(self, path: Path) -> Record:
-        """Return the record of a file, or an empty record if the file has none."""
+        """Return the record of a file, or an empty record if the file was never changed."""
         return self._found.get(str(path)) or Record()
 
     def put(self, path: Path, record: Record) -> None:
-        """Store the record of a file.
-
-        A record without clients is deleted, and with the last record, the records file is deleted.
+        """Store the record of a file, or delete the stored record if `record` has no clients.
 
         Raises:
             ConfigError: The records cannot be written.
@@ -237,9 +246,7 @@ class Records:
             ) from error
 
     def pass_on(self, folders: list[Path]) -> None:
-        """For each folder that postroom created, record another file of postroom that is inside the folder.
-
-        When postroom removes this file, it also deletes the folder.
+        """Assign each created folder to a recorded file, so that the folder is removed with the file.
 
         Raises:
             ConfigError: The records cannot be written.
@@ -249,17 +256,3 @@ class Records:
             if heir is not None and folder not in self._found[heir].folders:
                 self._found[heir].folders.append(folder)
                 self.put(Path(heir), self._found[heir])
-
-
-def _record(found: dict[str, Any]) -> Record:
-    applied_edits = [
-        AppliedEdit(**{**mark, "path": tuple(mark["path"]), "goes_with": tuple(mark["goes_with"])})
-        for mark in found["marks"]
-    ]
-    return Record(
-        clients=list(found["clients"]),
-        applied_edits=applied_edits,
-        made_file=bool(found["made_file"]),
-        folders=[Path(folder) for folder in found["folders"]],
-        backups=[Path(backup) for backup in found["backups"]],
-    )

@@ -12,7 +12,7 @@ from postroom.app import places
 from postroom.app.clients import json_edit
 from postroom.app.clients.config_edits import ConfigEdit
 from postroom.app.clients.files import look
-from postroom.app.clients.table import CLIENTS, Client, ConfigPath, OwnFile, Scope
+from postroom.app.clients.table import CLIENTS, MARKET, Client, ConfigPath, OwnFile, Scope
 from postroom.contracts.client_programs import NAME
 from postroom.contracts.errors import ClientFileRefused, InvalidArgument
 from postroom.executors.processes.asking import asked
@@ -25,7 +25,7 @@ PROJECT_CLIENTS: Final = tuple(client.name for client in CLIENTS if client.proje
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetupScope:
-    """The scope of a set-up: a user, or the project in a folder."""
+    """The scope in which a client is set up: all projects of a user, or one project."""
 
     environment: Mapping[str, str]
     scope: Scope = "user"
@@ -39,9 +39,9 @@ class SetupScope:
     """Whether nothing may be written to the user's folders, not even by a client program."""
 
     def ask(self, *words: str) -> tuple[int, str]:
-        """Run a client program, and return its exit code and output.
+        """Run a client program, and return the program's exit code and output.
 
-        In a dry run, the program gets an empty temporary folder as its home.
+        In a dry run, the program runs with an empty temporary home folder.
         """
         if not self.is_dry_run:
             return asked(self.environment, *words, silent=self.silent)
@@ -56,7 +56,7 @@ class SetupScope:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A file, and the folder that must contain it after links have been followed."""
+    """The path of a configuration file, and the folder that must contain the file."""
 
     path: Path
     base: Path
@@ -87,7 +87,7 @@ def hooks_file(client: Client, target: SetupScope) -> ConfigFile | None:
 
 
 def own_files(client: Client, target: SetupScope) -> list[tuple[OwnFile, ConfigFile]]:
-    """Return the files of a client that postroom owns alone, with their paths for the user or the project."""
+    """Return the files of a client that only postroom writes."""
     items = [
         (own_file, own_file.user if target.scope == "user" else own_file.project)
         for own_file in client.own_files
@@ -96,18 +96,15 @@ def own_files(client: Client, target: SetupScope) -> list[tuple[OwnFile, ConfigF
 
 
 def switch(client: Client, target: SetupScope) -> tuple[ConfigFile, list[ConfigEdit]] | None:
-    """Return the file that enables a client's plugin, and the edits of this file.
-
-    Return None if the client has no plugin.
-    """
-    if client.market is None or client.switched_on_in is None:
+    """Return the file that enables a client's plugin, and the edits; return None without a plugin."""
+    if client.switched_on_in is None:
         return None
-    folder = config_file(client.market, target).path
+    folder = places.machine_dir(target.environment) / MARKET
     return config_file(client.switched_on_in, target), client.switch_edits(folder)
 
 
 def config_file(config_path: ConfigPath, target: SetupScope) -> ConfigFile:
-    """Return the file on this machine to which a path in the clients table refers."""
+    """Return the file on this machine for a path from the table of clients."""
     named = target.environment.get(config_path.variable, "") if config_path.variable else ""
     base = places.absolute(named, target.environment) if named else _base(config_path, target)
     folder = base if named else base / config_path.folder
@@ -133,11 +130,11 @@ def _base(config_path: ConfigPath, target: SetupScope) -> Path:
 
 
 def is_installed(client: Client, target: SetupScope) -> bool:
-    """Return whether this machine has the folder or the program of a client."""
-    if client.known_by:
+    """Return whether the folder or the program of a client exists on this machine."""
+    if client.newer_than:
         servers = servers_file(client, target)
         try:
-            return json_edit.find(look(servers.path, servers.base).text, client.known_by) is not None
+            return json_edit.find(look(servers.path, servers.base).text, client.path) is not None
         except (ClientFileRefused, NotJson):
             return False
     path = target.environment.get("PATH")
@@ -147,7 +144,7 @@ def is_installed(client: Client, target: SetupScope) -> bool:
 
 
 def chosen(names: list[str], target: SetupScope) -> list[Client]:
-    """Return the clients with these names. Without names, return the installed clients.
+    """Return the clients with the given names, or the installed clients if `names` is empty.
 
     Raises:
         InvalidArgument: There is no client with this name.
@@ -162,10 +159,10 @@ def chosen(names: list[str], target: SetupScope) -> list[Client]:
         return [by_name[name] for name in dict.fromkeys(names)]
     fits = [client for client in CLIENTS if target.scope == "user" or client.project is not None]
     clients = [client for client in fits if is_installed(client, target)]
-    special = {client.user for client in clients if client.known_by}
-    return [client for client in clients if client.known_by or client.user not in special]
+    older = {client.newer_than for client in clients}
+    return [client for client in clients if client.name not in older]
 
 
 def command_path(environment: Mapping[str, str]) -> str | None:
-    """Return the path of the command `postroom` that PATH leads to, or None if there is none."""
+    """Return the path of the command `postroom` on the PATH, or None if the PATH has no such command."""
     return shutil.which(NAME, path=environment.get("PATH"))

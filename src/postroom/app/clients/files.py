@@ -24,7 +24,7 @@ _BACKUP: Final = ".postroom-backup-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """A file, with its content when it was read."""
+    """A file path with the content that was read from the file."""
 
     path: Path
     """The path with all links followed."""
@@ -40,15 +40,12 @@ class Found:
 
 
 def real(path: Path) -> Path:
-    """Return a path with all links followed.
-
-    If the links form a loop, return one of the links. `Path.resolve` raises an error for a loop.
-    """
+    """Return a path with all symbolic links resolved; a loop of links raises no error."""
     return Path(os.path.realpath(path))
 
 
 def look(path: Path, base: Path) -> Found:
-    """Read the file at a path. With all links followed, the file must be in the folder `base`.
+    """Read the file at `path`, which must be in the folder `base` after symbolic links are resolved.
 
     Raises:
         ClientFileRefused: The file is in another folder, is not a regular file of UTF-8 text, or is not
@@ -83,12 +80,12 @@ def look(path: Path, base: Path) -> Found:
 
 
 def refused(path: Path, why: str, remedy: str = "") -> ClientFileRefused:
-    """Return the error that a file was left unchanged, with the reason and an optional remedy."""
+    """Return the error for a file that was left unchanged, with the reason `why`."""
     return ClientFileRefused(f"{path} is unchanged: {why}", value=str(path), remedy=remedy or None)
 
 
 def choose_remedy(error: OSError, path: Path) -> str:
-    """Return what the user can do if the operating system reports an error when a file is written."""
+    """Return the remedy for an operating system error that occurred while a file was written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"free space on the disk of {path.parent}, and run the command again"
     return (
@@ -97,13 +94,13 @@ def choose_remedy(error: OSError, path: Path) -> str:
 
 
 def backup_place(found: Found, now: int) -> Path:
-    """Return the path of a backup: it is next to the file, and its name contains the time in UTC."""
+    """Return the path for a backup of a file: the file's path, followed by the current time."""
     moment = datetime.fromtimestamp(now / 1000, tz=UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     return found.path.with_name(f"{found.path.name}{_BACKUP}{moment}")
 
 
 def back_up(found: Found, target: Path) -> None:
-    """Write a copy of a file, which only the owner can read, and sync the copy to the disk.
+    """Write a copy of a file that only the owner can read, and sync the copy to the disk.
 
     Raises:
         ClientFileRefused: The copy could not be written.
@@ -113,17 +110,14 @@ def back_up(found: Found, target: Path) -> None:
 
 
 def missing_folders(found: Found) -> list[Path]:
-    """Return the missing folders of a file, outermost first."""
+    """Return the missing parent folders of a file, outermost first."""
     folder = found.path.parent
     return [path for path in reversed((folder, *folder.parents)) if not path.exists()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """The new text of a file, which is on disk, next to the file.
-
-    A rename then replaces the file, and needs no disk space.
-    """
+    """A temporary file with the new text of a configuration file."""
 
     found: Found
     path: Path
@@ -131,7 +125,7 @@ class Draft:
     """The folders that were created for the draft."""
 
     def put(self) -> None:
-        """Replace the file by the draft.
+        """Replace the file with the draft.
 
         Raises:
             VersionConflict: Another process has changed the file since it was read.
@@ -147,20 +141,16 @@ class Draft:
                 os.close(descriptor)
 
     def drop(self) -> None:
-        """Remove the draft and the folders that were created for it.
-
-        If the draft has replaced the file already, do nothing.
-        """
+        """Remove the draft and the folders that were created for the draft."""
         with suppress(OSError):
             self.path.unlink(missing_ok=True)
         remove_folders(self.made)
 
 
 def write_draft(found: Found, text: str) -> Draft:
-    """Write a text next to a file, sync it to the disk, and create missing folders.
+    """Write a text to a draft next to a file, and create missing folders.
 
-    Only one process at a time may call this function, because it removes all other drafts as left over by
-    killed processes.
+    Only one process at a time may call this function, because older drafts of the file are removed.
 
     Raises:
         ClientFileRefused: The draft could not be written. No part of it remains.
@@ -179,20 +169,19 @@ def write_draft(found: Found, text: str) -> Draft:
 
 
 def _drafts(found: Found) -> tuple[Path, str]:
-    """Return the path of this process's draft of a file, and the prefix of the names of all its drafts."""
     name = f".{found.path.name}.postroom-draft-"
     return found.path.with_name(f"{name}{os.getpid()}"), name
 
 
 def remove_drafts(found: Found) -> None:
-    """Remove the drafts of a file that killed processes left."""
+    """Remove the temporary files that killed processes have left for a configuration file."""
     folder, name = found.path.parent, _drafts(found)[1]
     for old in [path for path in folder.glob(".*") if path.name.startswith(name)]:
         old.unlink()
 
 
 def replace(found: Found, text: str) -> None:
-    """Replace the content of a file by a text, and create missing folders.
+    """Replace the content of a file with a text, and create missing folders.
 
     Raises:
         VersionConflict: Another process has changed the file since it was read.
@@ -207,7 +196,7 @@ def replace(found: Found, text: str) -> None:
 
 
 def require_unchanged(found: Found) -> None:
-    """Raise if a file has changed since it was read.
+    """Check that a file has not changed since the file was read.
 
     Raises:
         VersionConflict: The file has changed.
@@ -237,7 +226,7 @@ def remove(found: Found) -> None:
 
 
 def remove_folders(folders: list[Path]) -> list[Path]:
-    """Remove the empty folders in `folders`, innermost first, and return the folders that still exist."""
+    """Remove the empty folders in a list, and return the folders that still exist."""
     for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
         with suppress(OSError):  # the folder is not empty, or no longer exists
             folder.rmdir()
@@ -245,7 +234,7 @@ def remove_folders(folders: list[Path]) -> list[Path]:
 
 
 def remove_same(backups: list[Path], content: bytes | None) -> list[Path]:
-    """Remove the backups whose content is `content`, and return the backups that still exist."""
+    """Remove the backups with the content `content`, and return the backups that still exist."""
     left = []
     for backup in backups:
         try:
@@ -269,7 +258,6 @@ def _describe(path: Path) -> Iterator[None]:
 
 
 def _write_new(target: Path, content: bytes, *, mode: int, owner: tuple[int, int] | None) -> None:
-    """Write a new file, and sync it to the disk."""
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _PRIVATE)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123 - a Path cannot open a descriptor

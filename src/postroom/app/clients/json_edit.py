@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from postroom.app.clients.config_edits import AppliedEdit, ConfigEdit, bears, fits, mended
-from postroom.jsonc import Child, Node, NotJson, read
+from postroom.jsonc import Node, NotJson, read
 
 _INDENT: Final = "  "
 _BLANKS: Final = " \t\r\n"
@@ -20,12 +20,17 @@ _OPENED: Final = re.compile(r"^([ \t]*)[^\r\n]*[{\[][ \t]*\r?\n([ \t]+)[^\s]", r
 
 
 def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit]]:
-    """Return the text with the edit, and the record of each added part.
+    """Insert the value of an edit into a JSON text, and return the text and a record of each inserted part.
 
     Raises:
         NotJson: The text cannot be parsed, or contains a value of another type at the place of the edit.
     """
-    text, applied_edits = _with_root(text, client)
+    applied_edits = list[AppliedEdit]()
+    if read(text) is None:
+        end = _line_end(text)
+        before = "" if text.lstrip("\ufeff") == "" or text.endswith("\n") else end
+        applied_edits.append(AppliedEdit(client=client, kind="root", path=(), before=before, after=end))
+        text = f"{text}{before}{{}}{end}"
     for depth in range(1, len(edit.path) + 1):
         path = edit.path[:depth]
         empty = "[]" if depth == len(edit.path) and not edit.key else "{}"
@@ -39,7 +44,7 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
 
 
 def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
-    """Return the text without the recorded part, and whether anything of the part is left.
+    """Remove a recorded part from a JSON text, and return the text and whether a piece of the part is left.
 
     Raises:
         NotJson: The text cannot be read.
@@ -77,7 +82,7 @@ def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
 
 
 def find(text: str, path: tuple[str, ...]) -> Node | None:
-    """Return the value at a path of keys.
+    """Return the value at a path of keys, or None if the path does not exist.
 
     Raises:
         NotJson: The text cannot be read, or a value on the path is not an object.
@@ -111,15 +116,6 @@ def _require(node: Node, kind: str, path: tuple[str, ...]) -> None:
         raise NotJson(f"{what} is not a {kind}")
 
 
-def _with_root(text: str, client: str) -> tuple[str, list[AppliedEdit]]:
-    if read(text) is not None:
-        return text, []
-    end = _line_end(text)
-    before = "" if text.lstrip("\ufeff") == "" or text.endswith("\n") else end
-    applied = AppliedEdit(client=client, kind="root", path=(), before=before, after=end)
-    return f"{text}{before}{{}}{end}", [applied]
-
-
 def _put_last(text: str, edit: ConfigEdit) -> tuple[str, AppliedEdit | None]:
     if edit.key:
         path = (*edit.path, edit.key)
@@ -145,7 +141,6 @@ def _put_last(text: str, edit: ConfigEdit) -> tuple[str, AppliedEdit | None]:
 
 
 def _insert(text: str, path: tuple[str, ...], name: str, value: object = None) -> tuple[str, AppliedEdit]:
-    """Add a child at the end of a container. Without a value, `name` is written unchanged."""
     holder = find(text, path)
     if holder is None:
         raise NotJson(f"`{'.'.join(path)}` does not exist")
@@ -166,7 +161,6 @@ def _insert(text: str, path: tuple[str, ...], name: str, value: object = None) -
 
 
 def _blanks(text: str, holder: Node) -> tuple[str, str]:
-    """Return the whitespace to write before and after a new last child."""
     end = _line_end(text)
     outer = _indent_of_line(text, holder.start)
     if not holder.children:
@@ -192,14 +186,12 @@ def _render(value: object, text: str, indent: str, *, in_lines: bool) -> str:
 
 
 def _dump(value: object, indent: str | None) -> str:
-    """Return a value as JSON. A lone surrogate in a person's entry stays an escape sequence."""
     shown = json.dumps(value, ensure_ascii=False, indent=indent)
     halves = any("\ud800" <= value <= "\udfff" for value in shown)
     return json.dumps(value, indent=indent) if halves else shown
 
 
 def _begins_line(text: str, at: int) -> bool:
-    """Return whether a position is the start of a line other than the first."""
     line = text[:at].rpartition("\n")
     # Find the part of a line before the value of a member, without the name of the member.
     return bool(line[1]) and not re.sub(r'"(?:[^"\\]|\\.)*"\s*:\s*$', "", line[2]).strip(" \t")
@@ -227,27 +219,33 @@ def _without_items(text: str, applied: AppliedEdit) -> str:
     while items(text, applied.path, applied.sign):
         array = find(text, applied.path)
         index = next(i for i, item in enumerate(array.children) if bears(item.node.value(), applied.sign))  # type: ignore[union-attr]  # it has items
-        text = _without_item(text, array, index, applied)  # type: ignore[arg-type]  # as above
+        for child in array.children[index].node.children:  # type: ignore[union-attr]  # as above
+            if child.node.kind != "array":
+                continue
+            its = child.node.children
+            ours = [place for place, item in enumerate(its) if bears(item.node.value(), applied.sign)]
+            if ours and len(ours) < len(its):
+                text = _cut_child(text, child.node, ours[0], replace(applied, before="", after=""))
+                break
+        else:
+            text = _cut_child(text, array, index, applied)  # type: ignore[arg-type]  # as above
     return text
 
 
-def _without_item(text: str, array: Node, index: int, applied: AppliedEdit) -> str:
-    """Remove an item. If people have added parts to it, remove only postroom's innermost part."""
-    for child in array.children[index].node.children:
-        if child.node.kind != "array":
-            continue
-        ours = [i for i, child in enumerate(child.node.children) if bears(child.node.value(), applied.sign)]
-        if ours and len(ours) < len(child.node.children):
-            return _cut_child(text, child.node, ours[0], replace(applied, before="", after=""))
-    return _cut_child(text, array, index, applied)
-
-
 def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str:
-    """Remove a child with its whitespace and its comma."""
     child = holder.children[index]
     is_last = index == len(holder.children) - 1
     is_alone = len(holder.children) == 1
-    start = _cut_start(text, holder, child)
+    start = holder.start + len(text[holder.start : child.start].rstrip(_BLANKS))
+    was_rewritten = text[start : child.start] != applied.before
+    behind = child.end if child.comma is None else child.comma + 1
+    if not text[behind:].lstrip(" \t").startswith(("\n", "\r")):
+        # If a line comment ends before the child, the rest of the line must not become part of the comment.
+        earlier = [item for item in holder.children if item.start < child.start]
+        last = holder.start + 1 if not earlier else (earlier[-1].comma or earlier[-1].end) + 1
+        comments = [match for match in _COMMENT.finditer(text, last, start) if match[0].startswith("//")]
+        if comments and comments[-1].end() == start:
+            start = child.start
     end = child.end
     pieces = []
     if child.comma is not None:
@@ -257,11 +255,7 @@ def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str
             end = child.comma + 1
     if is_alone and applied.after and text.startswith(applied.after, end):
         end += len(applied.after)
-    elif (
-        is_alone
-        and _was_rewritten(text, holder, child, applied)
-        and not text[end : holder.end - 1].strip(_BLANKS)
-    ):
+    elif is_alone and was_rewritten and not text[end : holder.end - 1].strip(_BLANKS):
         end = holder.end - 1
     pieces.append((start, end))
     if is_last and not is_alone and child.comma is None:
@@ -270,26 +264,3 @@ def _cut_child(text: str, holder: Node, index: int, applied: AppliedEdit) -> str
     for begin, stop in sorted(pieces, reverse=True):
         text = text[:begin] + text[stop:]
     return text
-
-
-def _was_rewritten(text: str, holder: Node, child: Child, applied: AppliedEdit) -> bool:
-    """Return whether the client rewrote its file, so that the whitespace around postroom's child changed."""
-    blanks = text[holder.start : child.start]
-    return blanks[len(blanks.rstrip(_BLANKS)) :] != applied.before
-
-
-def _cut_start(text: str, holder: Node, child: Child) -> int:
-    """Return where a removal starts: before the whitespace, unless the whitespace ends a line comment."""
-    blanks = text[holder.start : child.start]
-    start = holder.start + len(blanks.rstrip(_BLANKS))
-    behind = child.end if child.comma is None else child.comma + 1
-    goes_on = not text[behind:].lstrip(" \t").startswith(("\n", "\r"))
-    return child.start if goes_on and _ends_comment(text, holder, child, start) else start
-
-
-def _ends_comment(text: str, holder: Node, child: Child, at: int) -> bool:
-    """Return whether a line comment ends directly before a child."""
-    earlier = [item for item in holder.children if item.start < child.start]
-    last = holder.start + 1 if not earlier else (earlier[-1].comma or earlier[-1].end) + 1
-    comments = [match for match in _COMMENT.finditer(text, last, at) if match[0].startswith("//")]
-    return bool(comments) and comments[-1].end() == at

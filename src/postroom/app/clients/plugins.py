@@ -13,19 +13,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from postroom.app import places
 from postroom.app.clients import json_edit
-from postroom.app.clients.config_edits import ConfigEdit, Records
-from postroom.app.clients.config_paths import ConfigFile, SetupScope, config_file, servers_file, switch
+from postroom.app.clients.config_edits import Records
+from postroom.app.clients.config_paths import SetupScope, servers_file, switch
 from postroom.app.clients.files import look, real
-from postroom.app.clients.table import CLIENTS, Client, ConfigPath, Hooks, OwnFile, skill
+from postroom.app.clients.table import CLIENTS, MARKET, Client, ConfigPath, Hooks, OwnFile, skill
 from postroom.contracts.client_programs import NAME
 from postroom.contracts.errors import ClientFileRefused
 from postroom.executors.processes.asking import shown
 from postroom.jsonc import NotJson
 from postroom.version import __version__
 
-_MARKET: Final = "claude-marketplace"
-_PLUGIN: Final = f"{_MARKET}/{NAME}"
+_PLUGIN: Final = f"{MARKET}/{NAME}"
 _ABOUT: Final = "Mail and file reservations for a team of agents"
 _OWNER: Final = {"name": NAME}
 _INBOX: Final = (
@@ -63,13 +63,12 @@ def _as_plugin(client: Client, hooks: Hooks) -> Client:
             hooks, user=ConfigPath(base="machine", folder=f"{_PLUGIN}/hooks", names=("hooks.json",))
         ),
         own_files=(
-            _own(f"{_MARKET}/.claude-plugin", "marketplace.json", _document(market)),
+            _own(f"{MARKET}/.claude-plugin", "marketplace.json", _document(market)),
             _own(f"{_PLUGIN}/.claude-plugin", "plugin.json", _document(about)),
             _own(f"{_PLUGIN}/commands", "inbox.md", _INBOX),
             _own(f"{_PLUGIN}/commands", "send.md", _SEND),
             skill(ConfigPath(base="machine", folder=f"{_PLUGIN}/skills", names=("postroom/SKILL.md",))),
         ),
-        market=ConfigPath(base="machine", folder=_MARKET, names=("",)),
         switched_on_in=hooks.user,
     )
 
@@ -83,14 +82,14 @@ AS_PLUGINS: Final = {
 
 
 def forms(client: Client, target: SetupScope) -> list[Client]:
-    """Return all forms in which a client can be set up. The plugin comes first."""
+    """Return the forms in which a client can be set up: first the plugin, and second the settings files."""
     usual = next(item for item in CLIENTS if item.name == client.name)
     other = AS_PLUGINS.get(client.name)
     return [other, usual] if other is not None and target.scope == "user" else [usual]
 
 
 def form_in_place(client: Client, target: SetupScope, records: Records) -> Client:
-    """Return the form in which a client is set up now, or else the default form."""
+    """Return the form in which a client is set up, or the default form for a new client."""
     for form in forms(client, target):
         if client.name in records.get(real(servers_file(form, target).path)).clients:
             return form
@@ -119,7 +118,6 @@ def form_to_write(client: Client, target: SetupScope, *, no_plugin: bool) -> tup
 
 
 def _holds_list(said: str) -> bool:
-    """Return whether an output contains a JSON list. Lines with warnings may precede the list."""
     for begin in re.finditer(r"^\[", said, re.MULTILINE):
         with suppress(ValueError, RecursionError):
             json.JSONDecoder().raw_decode(said, begin.start())
@@ -128,13 +126,8 @@ def _holds_list(said: str) -> bool:
 
 
 def load_marketplace(client: Client, target: SetupScope) -> str:
-    """Make the client load the marketplace now, so that its first session has the plugin.
-
-    The marketplace is declared in a temporary folder, because the client would otherwise rewrite the settings
-    of its user. After a failure, return the expected and the actual output of the client.
-    """
-    assert client.market is not None  # noqa: S101 - a form as a plugin has one
-    folder = config_file(client.market, target).path
+    """Make the client load postroom's plugin marketplace, and return "" or the reason for a failure."""
+    folder = places.machine_dir(target.environment) / MARKET
     words = (client.programs[0], "plugin", "marketplace", "add", "--scope", "local", str(folder))
     code, text = _run(target, *words)
     if code == 0:
@@ -143,30 +136,21 @@ def load_marketplace(client: Client, target: SetupScope) -> str:
 
 
 def forget(client: Client, target: SetupScope) -> None:
-    """Make the client remove the marketplace from its list.
-
-    Otherwise, the client would list a marketplace whose folder no longer exists.
-
-    The client also deletes every entry with the name of the marketplace from its file. If the file has an
-    entry with that name, the entry belongs to the user, so do nothing.
-    """
+    """Make the client remove postroom's plugin marketplace, unless the user has added the marketplace."""
     switched = switch(client, target)
-    if switched is None or _is_any_there(*switched):
+    if switched is None:
+        return
+    file, edits = switched
+    try:
+        text = look(file.path, file.base).text
+        if any(json_edit.find(text, (*edit.path, edit.key)) is not None for edit in edits):
+            return
+    except (ClientFileRefused, NotJson):  # the file cannot be read, so it may have such an entry
         return
     _run(target, client.programs[0], "plugin", "marketplace", "remove", NAME)
 
 
-def _is_any_there(file: ConfigFile, edits: list[ConfigEdit]) -> bool:
-    """Return whether a file is unreadable, or contains an entry at the place of one of the edits."""
-    try:
-        text = look(file.path, file.base).text
-        return any(json_edit.find(text, (*edit.path, edit.key)) is not None for edit in edits)
-    except (ClientFileRefused, NotJson):
-        return True
-
-
 def _run(target: SetupScope, program: str, *words: str) -> tuple[int, str]:
-    """Run the client in a temporary folder, and return its exit code and output."""
     executable = shutil.which(program, path=target.environment.get("PATH"))
     if executable is None:
         return 127, f"{program} is not on the PATH"

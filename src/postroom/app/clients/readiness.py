@@ -47,7 +47,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToDo:
-    """A step that the client's user must take before the written files take effect."""
+    """A step that the user of a client must take before the written files take effect."""
 
     kind: Literal["logged_out", "folder_untrusted", "client_unknown"]
     detail: str
@@ -55,9 +55,9 @@ class ToDo:
 
 
 def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToDo]:
-    """Raise if a client is not installed, or is too old for the planned files.
+    """Check that a client is installed and supports the planned configuration.
 
-    If the client does not report its version, return the step that its user must take.
+    If the client reports no version, return the step that the user must take.
 
     Raises:
         ClientUnfit: The client is missing or too old. Nothing was written.
@@ -93,8 +93,7 @@ def refuse_unfit(client: Client, target: SetupScope, *, hooks: bool) -> list[ToD
 def to_do(client: Client, target: SetupScope) -> list[ToDo]:
     """Return the steps that the user of a client must take after `setup` has written the files.
 
-    The result is empty if the client cannot be asked, and in a dry run, because a client that is asked may
-    write files.
+    Return no steps if this is a dry run or the client does not answer.
     """
     if target.is_dry_run:
         return []
@@ -167,7 +166,6 @@ def _numbers(version: str) -> list[int]:
 
 
 def _version(made: ClientProgram, program: str, target: SetupScope) -> tuple[str, ToDo | None]:
-    """Return the version that a client reports, or the step for its user if it reports none."""
     if program not in target.versions:
         target.versions[program] = target.ask(program, "--version")
     code, text = target.versions[program]
@@ -203,7 +201,6 @@ def _login(made: ClientProgram, program: str, target: SetupScope) -> ToDo | None
 
 
 def _login_of_claude(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
-    """Return whether a user is logged in (None if unknown), the expected output, and the actual output."""
     ask = partial(asked, target.environment, program, silent=target.silent)
     code, text = ask("auth", "status", "--help")
     if "auth status" not in text:

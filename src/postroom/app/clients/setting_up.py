@@ -23,7 +23,7 @@ from postroom.app.clients.config_paths import (
     switch,
 )
 from postroom.app.clients.files import Draft, Found
-from postroom.app.clients.table import Client, Extra, OwnFile, Tools, Way
+from postroom.app.clients.table import CLIENTS, Client, Extra, OwnFile, Tools, Way
 from postroom.app.clients.toml_edit import NotToml
 from postroom.contracts.errors import InvalidArgument, PostroomError, VersionConflict
 from postroom.jsonc import NotJson, require_form
@@ -36,7 +36,7 @@ _CONTENT: Final = (*_OURS, "replaced")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of a file that a client needs."""
+    """A part of a configuration file that a client needs."""
 
     file: ConfigFile
     edits: tuple[ConfigEdit, ...] = ()
@@ -48,7 +48,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """The change of a file. `after` is None if the change removes the file."""
+    """A planned or completed change of one file.
+
+    `after` is the new text of the file, or None if the change removes the file.
+    """
 
     path: Path
     """The path that the client uses. `found` contains the path with links followed."""
@@ -61,7 +64,7 @@ class Change:
 
     @property
     def is_none(self) -> bool:
-        """Whether the file stays unchanged."""
+        """Whether the change leaves the file unchanged."""
         return self.after == (None if self.found.content is None else self.found.text)
 
 
@@ -75,7 +78,9 @@ def parts(  # noqa: PLR0913 - each is a choice of its own
     hooks: bool,
     extras: Collection[Extra] = (),
 ) -> list[Part]:
-    """Return the parts that a client needs, file by file. `extras` are parts that a person accepted.
+    """Return the parts of configuration files that a client needs.
+
+    `extras` are the optional parts that the user accepted.
 
     Raises:
         InvalidArgument: The client does not support the scope or the transport.
@@ -89,8 +94,7 @@ def parts(  # noqa: PLR0913 - each is a choice of its own
     parts: list[Part] = []
     if hooks and file is not None:
         wanted.setdefault(file, []).extend(client.hook_edits())
-        if client.extension_setting is not None and "extension" in extras:
-            wanted[file].append(client.extension_setting)
+        wanted[file] += [own.setting for own in client.own_files if own.setting and own.extra in extras]
     elif file is not None and file not in wanted:
         parts.append(Part(file=file, edits=tuple(client.hook_edits()), is_wanted=False))
     parts += [Part(file=file, edits=tuple(wants)) for file, wants in wanted.items()]
@@ -104,7 +108,7 @@ def parts(  # noqa: PLR0913 - each is a choice of its own
 
 
 def plan(client: Client, wanted: Iterable[Part], records: Records) -> list[Change]:
-    """Return the changes that set up a client, without writing anything.
+    """Plan the changes that set up a client, without writing to any file.
 
     Raises:
         ClientFileRefused: A file cannot be read or changed.
@@ -122,7 +126,7 @@ def plan(client: Client, wanted: Iterable[Part], records: Records) -> list[Chang
 
 
 def plan_removal(client: Client, wanted: Iterable[Part], records: Records) -> list[Change]:
-    """Return the changes that remove postroom's parts for a client, without writing anything.
+    """Plan the changes that remove postroom's parts for a client, without writing to any file.
 
     Raises:
         ClientFileRefused: A file cannot be read or changed.
@@ -137,7 +141,7 @@ def plan_removal(client: Client, wanted: Iterable[Part], records: Records) -> li
 
 
 def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]:
-    """Make all changes or none, and return them with their backups.
+    """Write all changes or no change, and return the changes with the backups of the files.
 
     Raises:
         ClientFileRefused: A file could not be written. No change was made.
@@ -165,7 +169,7 @@ def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]
 
 
 def give_back(changes: list[Change], records: Records) -> None:
-    """Undo written changes, because a later step has failed.
+    """Undo changes that have been written to files.
 
     Raises:
         ClientFileRefused: A file could not be written.
@@ -177,7 +181,7 @@ def give_back(changes: list[Change], records: Records) -> None:
 
 
 def steadily(make: Callable[[], list[Change]], records: Records, now: int) -> list[Change]:
-    """Plan and write changes. If a running client has changed a file in between, plan again.
+    """Plan and write changes; plan again if a client changes a file during the call.
 
     Raises:
         ClientFileRefused: A file cannot be read, changed or written. No change was made.
@@ -199,8 +203,9 @@ def _plan_part(client: Client, part: Part, records: Records) -> Change:
     value = files.look(part.file.path, part.file.base)
     text = value.text
     try:
-        if client.never_with and json_edit.find(text, client.never_with) is not None:
-            where = ".".join(client.never_with)
+        newer = next((other for other in CLIENTS if other.newer_than == client.name), None)
+        if newer is not None and json_edit.find(text, newer.path) is not None:
+            where = ".".join(newer.path)
             raise NotJson(
                 f"the file contains `{where}`, a form that belongs to another version of {client.title}"
             )
@@ -240,7 +245,6 @@ def _plan_part(client: Client, part: Part, records: Records) -> Change:
 
 
 def _planned_block(client: Client, part: Part, records: Records) -> Change:
-    """Plan to write postroom's block: it replaces an earlier block, or follows the existing text."""
     assert part.own is not None  # noqa: S101 - the caller looked
     value = files.look(part.file.path, part.file.base)
     old, text = records.get(value.path), value.text
@@ -266,7 +270,6 @@ def _planned_block(client: Client, part: Part, records: Records) -> Change:
 
 
 def _planned_block_removal(client: Client, part: Part, records: Records) -> Change:
-    """Plan to remove postroom's block, unless another client also uses it."""
     assert part.own is not None  # noqa: S101 - the caller looked
     value = files.look(part.file.path, part.file.base)
     old = records.get(value.path)
@@ -290,7 +293,6 @@ def _planned_block_removal(client: Client, part: Part, records: Records) -> Chan
 
 
 def _block_in(text: str, own: OwnFile) -> tuple[int, int]:
-    """Return the start and the end of postroom's block in a text. Without a block, both are equal."""
     first, last = own.text.splitlines()[0], own.text.splitlines()[-1]
     begin = text.find(first)
     end = text.find(last, begin)
@@ -332,7 +334,6 @@ def _planned_whole_removal(client: Client, part: Part, records: Records) -> Chan
 
 
 def _still_true(record: Record, found: Found) -> Record:
-    """Return the record if at least one of its parts still exists. Otherwise, return an empty record."""
     if found.content is not None and any(_is_there(applied, found) for applied in record.applied_edits):
         return record
     if found.content is not None and record.clients and not record.applied_edits:
@@ -355,7 +356,19 @@ def _planned_removal(client: Client, part: Part, records: Records) -> Change:
     old = records.get(value.path)
     others = [name for name in old.clients if name != client.name]
     was_set_up = client.name in old.clients
-    applied_edits = old.of(client.name) if was_set_up else _applied_by_name(client, part)
+    applied_edits = old.of(client.name)
+    if not was_set_up:  # remove the entries with postroom's name
+        named = [edit for edit in part.edits if not edit.only_new]
+        is_toml = _is_toml(part.file.path)
+        applied_edits = [
+            AppliedEdit(
+                client=client.name,
+                kind="table" if is_toml else "item" if edit.sign else "entry",
+                path=edit.path if edit.sign and not is_toml else (*edit.path, edit.key),
+                sign="" if is_toml else edit.sign,
+            )
+            for edit in named
+        ]
     text = value.text
     left: list[AppliedEdit] = []
     try:
@@ -381,24 +394,7 @@ def _planned_removal(client: Client, part: Part, records: Records) -> Change:
     )
 
 
-def _applied_by_name(client: Client, part: Part) -> list[AppliedEdit]:
-    """Return records for all parts with postroom's name, for a file that has no record."""
-    named = [edit for edit in part.edits if not edit.only_new]
-    if _is_toml(part.file.path):
-        return [AppliedEdit(client=client.name, kind="table", path=(*edit.path, edit.key)) for edit in named]
-    return [
-        AppliedEdit(client=client.name, kind="item", path=edit.path, sign=edit.sign)
-        if edit.sign
-        else AppliedEdit(client=client.name, kind="entry", path=(*edit.path, edit.key))
-        for edit in named
-    ]
-
-
 def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft]) -> Change:
-    """Write the record, backup and draft of a change.
-
-    Writing needs disk space, so the function is called before the first file is changed.
-    """
     if change.is_none or change.after is None:
         if not change.is_removal:
             records.put(change.found.path, change.record)
@@ -444,7 +440,6 @@ def _put_in_place(change: Change, records: Records, drafts: list[Draft]) -> None
 
 
 def _give_back(change: Change, records: Records) -> None:
-    """Undo a written change. The caller restores the record of the change."""
     if change.is_none:
         return
     present = replace(change.found, content=None if change.after is None else change.after.encode("utf-8"))

@@ -43,7 +43,7 @@ State = Literal["not installed", "not set up", "set up", "drifted"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A difference between a file and its expected content, or another problem."""
+    """A problem with the set-up of a client, such as an unexpected difference in a file."""
 
     drift: Drift
     file: Path
@@ -53,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStatus:
-    """The status of one client."""
+    """The set-up status of one client."""
 
     client: str
     state: State
@@ -69,7 +69,9 @@ class ClientStatus:
 
 
 def status_of(client: Client, target: SetupScope, address: str, records: Records) -> ClientStatus:
-    """Return the status of a client, without changing anything. An unreadable file is a finding.
+    """Return the status of a client, without changing any file.
+
+    An unreadable file is reported as a finding.
 
     Raises:
         InvalidArgument: The client has no configuration for the scope.
@@ -90,7 +92,7 @@ def status_of(client: Client, target: SetupScope, address: str, records: Records
     return ClientStatus(
         client=client.name,
         state=state,
-        way=_way(fields),
+        way=None if fields is None else "http" if HTTP_KEYS & fields.keys() else "stdio",
         tools=None if fields is None else read_tools(fields),
         hooks=hooks,
         extras=extras_in_place(client, target, records),
@@ -121,7 +123,7 @@ def is_recorded(client: Client, target: SetupScope, records: Records) -> bool:
 
 
 def find_entry(client: Client, file: ConfigFile) -> Mapping[str, object] | None:
-    """Return postroom's entry in a client's file, or None if there is none.
+    """Return postroom's entry in a client's file, or None if the file has no entry of postroom.
 
     Raises:
         ClientFileRefused: The file cannot be read, or its entry is not a table.
@@ -148,7 +150,7 @@ def read_url(entry: Mapping[str, object]) -> str:
 
 
 def read_tools(entry: Mapping[str, object]) -> Tools | None:
-    """Return the set of tools that an entry selects, or None if the entry leaves the choice to the server."""
+    """Return the set of tools that an entry selects, or None if the entry selects no set."""
     words = [read_url(entry).rpartition("/")[2]]
     for value in (entry.get("command"), entry.get("args")):
         words += value if isinstance(value, list) else []
@@ -156,26 +158,16 @@ def read_tools(entry: Mapping[str, object]) -> Tools | None:
 
 
 def _tools_option(entry: Mapping[str, object] | None) -> str:
-    """Return the option for `setup` that keeps the set of tools of an entry."""
     return " --tools full" if entry is not None and read_tools(entry) == "full" else ""
-
-
-def _way(found: Mapping[str, object] | None) -> Way | None:
-    if found is None:
-        return None
-    return "http" if HTTP_KEYS & found.keys() else "stdio"
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """Checks the files of a client."""
-
     client: Client
     target: SetupScope
     records: Records
 
     def entry(self, address: str) -> tuple[Mapping[str, object] | None, list[Finding]]:
-        """Return postroom's entry, and the findings about it."""
         file = servers_file(self.client, self.target)
         try:
             entry = find_entry(self.client, file)
@@ -204,10 +196,6 @@ class _Look:
         return entry, [self._finding("changed", file.path, detail, _tools_option(entry))]
 
     def hooks(self, entry: Mapping[str, object] | None) -> tuple[bool, list[Finding]]:
-        """Return whether postroom's hooks are in place, and the findings about them.
-
-        `entry` is the client's server entry.
-        """
         file = hooks_file(self.client, self.target)
         if file is None:
             return False, []
@@ -236,7 +224,6 @@ class _Look:
         ]
 
     def trust(self) -> list[Finding]:
-        """Return the reasons that the client states for not running postroom's hooks."""
         hook_state, file = hook_trust(self.client, self.target), hooks_file(self.client, self.target)
         if hook_state is None or file is None:
             return []
@@ -253,7 +240,6 @@ class _Look:
         return [Finding(drift="hooks_untrusted", file=file.path, detail=detail, remedy=remedy)]
 
     def to_do(self) -> list[Finding]:
-        """Return the steps that the client asks of its user."""
         file = servers_file(self.client, self.target).path
         return [
             Finding(drift=item.kind, file=file, detail=item.detail, remedy=item.remedy)
@@ -261,7 +247,6 @@ class _Look:
         ]
 
     def own(self) -> tuple[bool, list[Finding]]:
-        """Return whether files that postroom owns replace hooks here, and the findings about these files."""
         serves, findings = False, []
         for own, where in own_files(self.client, self.target):
             expected = self.client.name in self.records.get(files.real(where.path)).clients
@@ -286,7 +271,6 @@ class _Look:
         return serves, findings + self._switched_off()
 
     def _switched_off(self) -> list[Finding]:
-        """Return a finding if the plugin was written but is not enabled."""
         switched = switch(self.client, self.target)
         if switched is None:
             return []
@@ -322,11 +306,6 @@ class _Look:
 
 
 def _hook_state(text: str, edit: ConfigEdit) -> Literal["lost", "changed", "doubled", "good"]:
-    """Return the state of one hook.
-
-    Raises:
-        NotJson: The text cannot be read, or contains a value of another type at the place of the hook.
-    """
     items = json_edit.items(text, edit.path, edit.sign)
     document = read(text)
     if not items or document is None:

@@ -40,12 +40,14 @@ PASSED_ON: Final = (
 WEEK: Final = 7 * 24 * 3_600
 """The number of seconds that the background command of an idle session waits for mail."""
 INPUT: Final = "postroom-token"
+MARKET: Final = "claude-marketplace"
+"""The folder, in postroom's folder, from which Claude Code loads postroom's plugin."""
 EDITS_AND_SHELL: Final = "Edit|Write|MultiEdit|NotebookEdit|Bash"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigPath:
-    """The path of a client's file in a base folder. An environment variable may name another folder."""
+    """The path of a client's file below a base folder."""
 
     base: Literal["home", "xdg", "settings", "project", "machine"] = "home"
     """The base folder: `machine` is postroom's folder, and `settings` is the system's folder for settings."""
@@ -58,7 +60,7 @@ class ConfigPath:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
-    """The events at which a client calls `postroom hook`."""
+    """The client's hooks that call `postroom hook`."""
 
     user: ConfigPath
     project: ConfigPath
@@ -72,6 +74,8 @@ class Hooks:
     """Whether each command is in a group with a matcher."""
     version: int | None = None
     """The version of the format, if the file states it."""
+    asks_trust: bool = False
+    """Whether the client runs only hooks that its user has trusted."""
     waiting: tuple[str, ...] = ()
     """The events after which a background command waits for mail, to start a turn when mail arrives."""
     ending: str = ""
@@ -84,7 +88,10 @@ class Hooks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnFile:
-    """A file that postroom owns. The removal of the file restores the file that was replaced."""
+    """A file of a client, or a block in a file, that belongs to postroom.
+
+    `setup remove` restores a file that postroom has replaced.
+    """
 
     user: ConfigPath | None
     project: ConfigPath | None = None
@@ -94,13 +101,15 @@ class OwnFile:
     """Whether the file replaces hooks, so that it is written only if hooks are wanted."""
     extra: Extra | None = None
     """The optional part that the file is, or None if it is written without asking."""
+    setting: ConfigEdit | None = None
+    """The setting in the client's hooks file without which the client does not load this file."""
     is_block: bool = False
     """Whether the text is a block between two marker lines in a file that other programs also write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """A client, with its files and their expected content."""
+    """A program that can use postroom's tools, with the paths and contents of its configuration files."""
 
     name: str
     title: str
@@ -117,45 +126,42 @@ class Client:
     They are written only to files of a user. The file of a project also affects other people, who must allow
     the tools themselves.
     """
-    way: Way = "stdio"
     why: str = "needs neither address nor token, and starts the server"
-    token: str = ""
-    """The text with which the file refers to the token."""
-    asks_for_token: bool = False
+    """The reason, printed by `setup`, why the file gets the entry for standard input and output."""
     programs: tuple[str, ...] = ()
+    """The names of the client's program. If one is on the PATH, the client counts as installed."""
     asks: ClientProgram | None = None
     """The program that answers questions about the client. `programs` contains this program."""
     folders: tuple[ConfigPath, ...] = ()
     """The folders of the client. If one of these folders exists, the client counts as installed."""
-    known_by: tuple[str, ...] = ()
-    """Texts in the file that show that the file belongs to this client, because rows can share a file."""
-    never_with: tuple[str, ...] = ()
-    """Texts that show that the file belongs to the client of another row, which this entry would break."""
+    newer_than: str = ""
+    """The name of the client whose file this client reads too, with the servers under another `path`.
+
+    This client counts as installed if the file has this `path`. A file with this `path` is never changed for
+    the older client.
+    """
     json_form: JsonForm = "lenient"
     """The extensions of JSON that the client's files may contain."""
     hooks: Hooks | None = None
-    asks_trust: bool = False
-    """Whether the client runs only hooks that its user has trusted."""
     own_files: tuple[OwnFile, ...] = ()
-    extension_setting: ConfigEdit | None = None
-    """The setting in the hooks file that makes the client load extensions."""
-    market: ConfigPath | None = None
-    """The folder from which the client loads its files as a plugin."""
     switched_on_in: ConfigPath | None = None
-    """The file that names the folder and enables the plugin."""
+    """The file that enables postroom's plugin, or None if the client is not set up as a plugin."""
 
     def edits(self, way: Way, address: str, tools: Tools | None, scope: Scope = "user") -> list[ConfigEdit]:
-        """Return the entries to write to the servers file.
+        """Return the entries to write to the client's list of servers.
 
-        For HTTP, the client must have an HTTP entry. If `tools` is None, the entry leaves the choice of tools
-        to the server, as in earlier releases.
+        The client must support HTTP if `way` is "http". If `tools` is None, the server chooses the tools.
         """
         form = self.stdio if way == "stdio" else self.http
         assert form is not None  # noqa: S101 - the caller looked
-        entry = {key: _with_tools(value, address, tools) for key, value in form.items()}
-        entry |= self.granted if scope == "user" else {}
+        entry = {**form, **(self.granted if scope == "user" else {})}
+        for key, value in form.items():
+            if value == ADDRESS:
+                entry[key] = address if tools is None else f"{address}/{tools}"
+            elif tools is not None and isinstance(value, list) and value[-1:] == ["mcp"]:
+                entry[key] = [*value, "--tools", tools]
         wanted = [ConfigEdit(path=self.path, key=NAME, value=entry)]
-        if way == "http" and self.asks_for_token:
+        if way == "http" and asks_for_token(form):
             arguments = {
                 "type": "promptString",
                 "id": INPUT,
@@ -166,7 +172,7 @@ class Client:
         return wanted
 
     def switch_edits(self, folder: Path) -> list[ConfigEdit]:
-        """Return the entries that name the folder of a plugin and enable it."""
+        """Return the entries that add a plugin's folder to the client and enable the plugin."""
         source = {"source": {"source": "directory", "path": str(folder)}}
         return [
             ConfigEdit(path=("extraKnownMarketplaces",), key=NAME, value=source),
@@ -174,40 +180,38 @@ class Client:
         ]
 
     def hook_edits(self) -> list[ConfigEdit]:
-        """Return the entries to write to the hooks file, or no entries for a client without hooks."""
+        """Return the entries to write to the hooks file; return no entries for a client without hooks."""
         if self.hooks is None:
             return []
-        wanted = [self._hook(self.hooks, event) for event in self.hooks.events]
-        wanted += [self._waiting_hook(event) for event in self.hooks.waiting]
-        if self.hooks.version is None:
-            return wanted
-        version = ConfigEdit(
-            path=(), key="version", value=self.hooks.version, only_new=True, goes_with=("hooks",)
-        )
-        return [version, *wanted]
+        hooks, wanted = self.hooks, list[ConfigEdit]()
+        if hooks.version is not None:
+            wanted.append(
+                ConfigEdit(path=(), key="version", value=hooks.version, only_new=True, goes_with=("hooks",))
+            )
+        for event in hooks.events:
+            command = f"{NAME} hook {self.name} {event}"
+            kind = {"type": "command"} if hooks.typed else {}
+            called: dict[str, object] = {**kind, "command": f"{command}{hooks.ending}", **hooks.timeout}
+            group: dict[str, object] = {"hooks": [called]} if hooks.nested else called
+            if matcher := hooks.matchers.get(event):
+                group = {"matcher": matcher, **group}
+            wanted.append(ConfigEdit(path=("hooks", event), value=group, sign=command))
+        for event in hooks.waiting:
+            command = f"{NAME} hook {self.name} {WAIT} {event}"
+            called = {
+                "type": "command",
+                "command": command,
+                "async": True,
+                "asyncRewake": True,
+                "timeout": WEEK,
+            }
+            wanted.append(ConfigEdit(path=("hooks", event), value={"hooks": [called]}, sign=command))
+        return wanted
 
-    def _hook(self, hooks: Hooks, event: str) -> ConfigEdit:
-        command = f"{NAME} hook {self.name} {event}"
-        kind = {"type": "command"} if hooks.typed else {}
-        called: dict[str, object] = {**kind, "command": f"{command}{hooks.ending}", **hooks.timeout}
-        group: dict[str, object] = {"hooks": [called]} if hooks.nested else called
-        if matcher := hooks.matchers.get(event):
-            group = {"matcher": matcher, **group}
-        return ConfigEdit(path=("hooks", event), value=group, sign=command)
 
-    def _waiting_hook(self, event: str) -> ConfigEdit:
-        command = f"{NAME} hook {self.name} {WAIT} {event}"
-        called = {"type": "command", "command": command, "async": True, "asyncRewake": True, "timeout": WEEK}
-        return ConfigEdit(path=("hooks", event), value={"hooks": [called]}, sign=command)
-
-
-def _with_tools(value: object, address: str, tools: Tools | None) -> object:
-    """Return a value of an entry with its placeholders replaced by the address and the set of tools."""
-    if value == ADDRESS:
-        return address if tools is None else f"{address}/{tools}"
-    if tools is not None and isinstance(value, list) and value[-1:] == ["mcp"]:
-        return [*value, "--tools", tools]
-    return value
+def asks_for_token(entry: Mapping[str, object]) -> bool:
+    """Return whether the client asks the person for the token of an entry for HTTP."""
+    return INPUT in str(entry)
 
 
 def _bearer(token: str) -> dict[str, object]:
@@ -231,17 +235,22 @@ _CLINE_PLUGIN: Final = OwnFile(
     text=Path(__file__).with_name("cline_plugin.js").read_text(encoding="utf-8"),
     is_hook=True,
 )
+_SKILL_FILE: Final = "postroom/SKILL.md"
 _SKILL_TEXT: Final = Path(__file__).with_name("skill.md").read_text(encoding="utf-8")
 _RULES_TEXT: Final = Path(__file__).with_name("rules.md").read_text(encoding="utf-8")
 _COPILOT_EXTENSION: Final = OwnFile(
     user=ConfigPath(folder=".copilot", names=("extensions/postroom/extension.mjs",), variable="COPILOT_HOME"),
     text=Path(__file__).with_name("copilot_extension.mjs").read_text(encoding="utf-8"),
     extra="extension",
+    setting=ConfigEdit(path=(), key="experimental", value=True, only_new=True),
 )
 
 
 def skill(user: ConfigPath, project: str = "") -> OwnFile:
-    """Return the skill as a file of a client. `project` is the folder for skills in a project."""
+    """Return the file with postroom's skill for a client.
+
+    `project` is the folder for skills in a project, or "" if projects have no such folder.
+    """
     in_project = ConfigPath(base="project", folder=project, names=(_SKILL_FILE,)) if project else None
     return OwnFile(user=user, project=in_project, text=_SKILL_TEXT, extra="skill")
 
@@ -251,7 +260,6 @@ def _rules(user: ConfigPath | None = None) -> OwnFile:
     return OwnFile(user=user, project=in_project, text=_RULES_TEXT, extra="rules", is_block=True)
 
 
-_SKILL_FILE: Final = "postroom/SKILL.md"
 _LOCAL: Final[dict[str, object]] = {"type": "local", "command": [NAME, "mcp"]}
 _REMOTE: Final[dict[str, object]] = {"type": "remote", "url": ADDRESS}
 
@@ -263,7 +271,6 @@ CLIENTS: Final = (
         project=ConfigPath(base="project", names=(".mcp.json",)),
         stdio={**_TYPED, **client_programs.CLAUDE_LOADED},
         http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL), **client_programs.CLAUDE_LOADED},
-        token=_SHELL,
         programs=(client_programs.CLAUDE.program,),
         asks=client_programs.CLAUDE,
         json_form="plain",
@@ -300,12 +307,11 @@ CLIENTS: Final = (
         stdio={**_COMMAND, "env_vars": list(PASSED_ON), **client_programs.CODEX_DIRECT},
         http={"url": ADDRESS, "bearer_token_env_var": TOKEN_NAME, **client_programs.CODEX_DIRECT},
         granted=client_programs.CODEX_GRANTED,
-        token=TOKEN_NAME,
         programs=(client_programs.CODEX.program,),
         asks=client_programs.CODEX,
         folders=(ConfigPath(folder=".codex", names=("",), variable="CODEX_HOME"),),
-        asks_trust=True,
         hooks=Hooks(
+            asks_trust=True,
             user=ConfigPath(folder=".codex", names=("hooks.json",), variable="CODEX_HOME"),
             project=ConfigPath(base="project", folder=".codex", names=("hooks.json",)),
             events=("SessionStart", "UserPromptSubmit", "PreToolUse", "PostToolUse", "Stop"),
@@ -328,7 +334,6 @@ CLIENTS: Final = (
         stdio=_COMMAND,
         http={"httpUrl": ADDRESS, "headers": _bearer(_SHELL)},
         granted=client_programs.GEMINI_GRANTED,
-        token=_SHELL,
         programs=(client_programs.GEMINI.program,),
         asks=client_programs.GEMINI,
         json_form="comments",
@@ -360,7 +365,6 @@ CLIENTS: Final = (
         project=ConfigPath(base="project", folder=".cursor", names=("mcp.json",)),
         stdio=_COMMAND,
         http={"url": ADDRESS, "headers": _bearer(_ENV)},
-        token=_ENV,
         programs=("cursor", "cursor-agent"),
         folders=(ConfigPath(folder=".cursor", names=("",)),),
         hooks=Hooks(
@@ -380,7 +384,6 @@ CLIENTS: Final = (
         user=ConfigPath(folder=".codeium/windsurf", names=("mcp_config.json",)),
         stdio=_COMMAND,
         http={"serverUrl": ADDRESS, "headers": _bearer(_ENV)},
-        token=_ENV,
         programs=("windsurf",),
         folders=(ConfigPath(folder=".codeium/windsurf", names=("",)),),
     ),
@@ -392,8 +395,6 @@ CLIENTS: Final = (
         path=("servers",),
         stdio=_TYPED,
         http={"type": "http", "url": ADDRESS, "headers": _bearer(f"${{input:{INPUT}}}")},
-        token=f"${{input:{INPUT}}}",
-        asks_for_token=True,
         programs=("code",),
         folders=(ConfigPath(base="settings", folder="Code/User", names=("",)),),
     ),
@@ -404,7 +405,6 @@ CLIENTS: Final = (
         project=ConfigPath(base="project", folder=".github", names=("mcp.json",)),
         stdio={"type": "local", **_COMMAND, "tools": ["*"]},
         http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL), "tools": ["*"]},
-        token=_SHELL,
         programs=(client_programs.COPILOT.program,),
         asks=client_programs.COPILOT,
         folders=(ConfigPath(folder=".copilot", names=("",), variable="COPILOT_HOME"),),
@@ -432,7 +432,6 @@ CLIENTS: Final = (
             _rules(),
             _COPILOT_EXTENSION,
         ),
-        extension_setting=ConfigEdit(path=(), key="experimental", value=True, only_new=True),
     ),
     Client(
         name="opencode",
@@ -442,10 +441,8 @@ CLIENTS: Final = (
         path=("mcp",),
         stdio={**_LOCAL, "enabled": True},
         http={**_REMOTE, "enabled": True, "headers": _bearer(_OPENCODE)},
-        token=_OPENCODE,
         programs=(client_programs.OPENCODE.program,),
         asks=client_programs.OPENCODE,
-        never_with=("mcp", "servers"),
         folders=(ConfigPath(base="xdg", folder="opencode", names=("",)),),
         own_files=(
             _OPENCODE_PLUGIN,
@@ -461,8 +458,7 @@ CLIENTS: Final = (
         path=("mcp", "servers"),
         stdio=_LOCAL,
         http={**_REMOTE, "oauth": False, "headers": _bearer(_OPENCODE)},
-        token=_OPENCODE,
-        known_by=("mcp", "servers"),
+        newer_than="opencode",
     ),
     Client(
         name="cline",
@@ -485,7 +481,6 @@ CLIENTS: Final = (
         project=ConfigPath(base="project", folder=".omp", names=("mcp.json",)),
         stdio=_TYPED,
         http={"type": "http", "url": ADDRESS, "headers": _bearer(_SHELL)},
-        token=_SHELL,
         programs=("omp",),
         folders=(ConfigPath(folder=".omp", names=("",)),),
     ),

@@ -20,7 +20,7 @@ _ASSIGNED: Final = re.compile(r"[ \t]*([A-Za-z0-9_-]+)[ \t]*=")
 
 
 class NotToml(ValueError):
-    """The text is not TOML, or postroom's table has an unsupported form. `remedy` may contain a solution."""
+    """The text is not TOML, or postroom's table has an unsupported form."""
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class NotToml(ValueError):
 
 
 def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit]]:
-    """Add or update postroom's table, and return the new text and the record of the edit.
+    """Write postroom's table to a TOML text, and return the text and the record of each edit.
 
     Raises:
         NotToml: The text cannot be parsed, or the table cannot be added to it.
@@ -84,7 +84,7 @@ def put(text: str, edit: ConfigEdit, client: str) -> tuple[str, list[AppliedEdit
 
 
 def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
-    """Return the text without the recorded part, and False: nothing of the part is left.
+    """Remove a recorded table from a TOML text, and return the text and False.
 
     Raises:
         NotToml: The text cannot be read, or contains the table in another form.
@@ -95,7 +95,15 @@ def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
         start, stop = _body(text, applied.path)
         result = text[:start] + applied.was + text[stop:]
     else:
-        result = _without_tables(text, applied)
+        result = text
+        while header := _header(applied.path, inner=True).search(lines := _without_long_texts(result)):
+            start = header.start() + result[header.start() :].startswith("\ufeff")
+            stop = _end(lines, header.end())
+            if applied.before and result[:start].endswith(applied.before):
+                start -= len(applied.before)
+            before, rest = result[:start], result[stop:]
+            joined = before.endswith(("\n", "\ufeff")) or not before or rest[:1] in ("", "\r", "\n")
+            result = before + ("" if joined else _line_end(result)) + rest
         if find(result, applied.path) is not None:
             raise NotToml(
                 f"[{'.'.join(applied.path)}] does not have the form that setup writes; remove the table "
@@ -106,7 +114,7 @@ def take(text: str, applied: AppliedEdit) -> tuple[str, bool]:
 
 
 def find(text: str, path: tuple[str, ...]) -> object:
-    """Return the value at a path of keys, or None if there is no value.
+    """Return the value at a path of keys, or None if the path has no value.
 
     Raises:
         NotToml: The text cannot be read, or a value on the path is not a table.
@@ -129,7 +137,6 @@ def _read(text: str) -> dict[str, object]:
 
 
 def _lines(value: object, end: str) -> str:
-    """Return the lines of a table of plain values. JSON and TOML write such values in the same form."""
     assert isinstance(value, Mapping)  # noqa: S101 - our own table of clients
     return "".join(f"{key} = {json.dumps(item, ensure_ascii=False)}{end}" for key, item in value.items())
 
@@ -146,7 +153,6 @@ def _header(path: tuple[str, ...], *, inner: bool) -> re.Pattern[str]:
 
 
 def _body(text: str, path: tuple[str, ...]) -> tuple[int, int]:
-    """Return the start and end of a table's lines, without comments above the next header."""
     lines = _without_long_texts(text)
     header = _header(path, inner=False).search(lines)
     if header is None:
@@ -157,7 +163,6 @@ def _body(text: str, path: tuple[str, ...]) -> tuple[int, int]:
 
 
 def _without_long_texts(text: str) -> str:
-    """Return a text of the same length, in which no line of a long string looks like a header."""
     text = text.replace("\ufeff", " ", 1) if text.startswith("\ufeff") else text
     return _TOKEN.sub(
         lambda found: re.sub(r"[^\r\n]", "x", found[0]) if found[0][:3] in ('"""', "'''") else found[0], text
@@ -173,19 +178,8 @@ def _end(text: str, start: int) -> int:
     return stop
 
 
-def _without_tables(text: str, applied: AppliedEdit) -> str:
-    while header := _header(applied.path, inner=True).search(lines := _without_long_texts(text)):
-        start, stop = header.start() + text[header.start() :].startswith("\ufeff"), _end(lines, header.end())
-        if applied.before and text[:start].endswith(applied.before):
-            start -= len(applied.before)
-        rest = text[stop:]
-        joined = text[:start].endswith(("\n", "\ufeff")) or not text[:start] or rest[:1] in ("", "\r", "\n")
-        text = text[:start] + ("" if joined else _line_end(text)) + rest
-    return text
-
-
 def _require_same(after: str, before: str, path: tuple[str, ...]) -> None:
-    """Raise if a change affects anything except the table at `path`.
+    """Raise an error if a change affects more than the table at `path`.
 
     Raises:
         NotToml: The result has other changes, or cannot be read.
@@ -197,7 +191,6 @@ def _require_same(after: str, before: str, path: tuple[str, ...]) -> None:
 
 
 def _apart_from(document: dict[str, object], path: tuple[str, ...]) -> object:
-    """Return a document without the value at a path, and without tables that are empty then."""
     by_key = {key: value for key, value in document.items() if key != path[0]}
     inner = document.get(path[0])
     if len(path) > 1 and isinstance(inner, dict) and (left := _apart_from(inner, path[1:])):

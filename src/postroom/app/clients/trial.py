@@ -3,11 +3,11 @@
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import httpx2
 from mcp import Client as McpClient
@@ -17,7 +17,7 @@ from mcp.client.streamable_http import streamable_http_client
 from postroom.app import places
 from postroom.app.clients.config_paths import ConfigFile
 from postroom.app.clients.status import find_entry, read_url
-from postroom.app.clients.table import TOKEN_NAME, Client
+from postroom.app.clients.table import TOKEN_NAME, Client, asks_for_token
 from postroom.app.tokens import redact
 from postroom.contracts.client_programs import NAME
 from postroom.contracts.errors import ConfigError
@@ -35,9 +35,7 @@ class Trial:
 
 
 def try_out(client: Client, file: ConfigFile, environment: Mapping[str, str]) -> Trial:
-    """Call the server as the client does: connect, list the tools, and call health_check if it is listed.
-
-    The trial has a time limit.
+    """Call the server with the entry in the client's file, and return the result.
 
     Raises:
         ClientFileRefused: The client's file cannot be read.
@@ -49,7 +47,7 @@ def try_out(client: Client, file: ConfigFile, environment: Mapping[str, str]) ->
         token_file = places.token_file(places.data_dir(environment))
         token_note = (
             "the client asks the person for the token"
-            if client.asks_for_token
+            if asks_for_token(entry)
             else ("the client reads the token from this variable")
         )
         return Trial(
@@ -61,36 +59,26 @@ def try_out(client: Client, file: ConfigFile, environment: Mapping[str, str]) ->
         return asyncio.run(_try_call(client, entry, environment))
     except Exception as error:  # any error of the library is a result of the trial
         token = f"check that {TOKEN_NAME} contains the server's token, and " if read_url(entry) else ""
-        return Trial(state="failed", detail=_failure_text(error), remedy=f"{token}run `postroom doctor`")
+        cause: BaseException = error
+        while isinstance(cause, BaseExceptionGroup) and cause.exceptions:
+            cause = cause.exceptions[0]
+        detail = redact(re.sub(r"\s+", " ", f"{type(cause).__name__}: {cause}"))[:300]
+        return Trial(state="failed", detail=detail, remedy=f"{token}run `postroom doctor`")
 
 
 async def _try_call(client: Client, entry: Mapping[str, object], environment: Mapping[str, str]) -> Trial:
-    async with (
-        asyncio.timeout(PATIENCE.total_seconds()),
-        _connect(client, entry, environment) as mcp,
-    ):
-        listed = [tool.name for tool in (await mcp.list_tools()).tools]
-        if "health_check" not in listed:
-            return Trial(state="answered", detail=f"{len(listed)} tools")
-        health = await mcp.call_tool("health_check", {})
-        if health.is_error:
-            raise ConfigError(f"health_check failed: {health.content}")
-        content = health.structured_content or {}
-        return Trial(
-            state="answered",
-            detail=f"{len(listed)} tools, health {content.get('status', 'unknown')}",
-        )
-
-
-@asynccontextmanager
-async def _connect(
-    client: Client, entry: Mapping[str, object], environment: Mapping[str, str]
-) -> AsyncIterator[McpClient]:
-    address = read_url(entry)
-    async with AsyncExitStack() as stack:
-        if address:
-            headers = _headers(client, entry, environment)
-            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers))
+    async with asyncio.timeout(PATIENCE.total_seconds()), AsyncExitStack() as stack:
+        if address := read_url(entry):
+            token, headers = environment.get(TOKEN_NAME, ""), entry.get("headers")
+            written = headers if isinstance(headers, Mapping) else {}
+            ours = dict(cast("Mapping[str, str]", (client.http or {}).get("headers", {})))
+            sent = {
+                str(name): f"Bearer {token}" if value == ours.get(name) else str(value)
+                for name, value in written.items()
+            }
+            if variable := entry.get("bearer_token_env_var"):
+                sent = {"Authorization": f"Bearer {environment.get(str(variable), '')}"}
+            http = await stack.enter_async_context(httpx2.AsyncClient(headers=sent))
             transport = streamable_http_client(address, http_client=http)
         else:
             silent = stack.enter_context(open(os.devnull, "w"))  # noqa: ASYNC230, PTH123, SIM115 - no disk is behind it, and the stack closes it
@@ -105,20 +93,15 @@ async def _connect(
                 StdioServerParameters(command=words[0], args=words[1:], env={**environment, **given_fields}),
                 errlog=silent,
             )
-        yield await stack.enter_async_context(McpClient(transport))
-
-
-def _headers(client: Client, entry: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, str]:
-    token = environment.get(TOKEN_NAME, "")
-    if variable := entry.get("bearer_token_env_var"):
-        return {"Authorization": f"Bearer {environment.get(str(variable), '')}"}
-    headers = entry.get("headers")
-    written = headers if isinstance(headers, Mapping) else {}
-    return {str(name): str(value).replace(client.token, token) for name, value in written.items()}
-
-
-def _failure_text(error: BaseException) -> str:
-    """Return the text of a failure in one line, with tokens masked."""
-    while isinstance(error, BaseExceptionGroup) and error.exceptions:
-        error = error.exceptions[0]
-    return redact(re.sub(r"\s+", " ", f"{type(error).__name__}: {error}"))[:300]
+        mcp = await stack.enter_async_context(McpClient(transport))
+        listed = [tool.name for tool in (await mcp.list_tools()).tools]
+        if "health_check" not in listed:
+            return Trial(state="answered", detail=f"{len(listed)} tools")
+        health = await mcp.call_tool("health_check", {})
+        if health.is_error:
+            raise ConfigError(f"health_check failed: {health.content}")
+        content = health.structured_content or {}
+        return Trial(
+            state="answered",
+            detail=f"{len(listed)} tools, health {content.get('status', 'unknown')}",
+        )

@@ -26,7 +26,7 @@ _ACCOUNT: Final = "account/read"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookTrust:
-    """The answer of a client about postroom's hooks in a folder."""
+    """A client's answer to the question whether postroom's hooks are trusted."""
 
     untrusted: tuple[str, ...] = ()
     """The events whose hooks the client does not run, each with the reason that the client states."""
@@ -35,14 +35,14 @@ class HookTrust:
 
 
 def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
-    """Ask a client about postroom's hooks, and return its answer.
+    """Ask a client whether postroom's hooks are trusted, and return the answer.
 
-    Return None if the client is not installed, or cannot be asked about its hooks.
+    Return None if the client is not installed or does not support the question.
     """
-    program = (
-        shutil.which(client.programs[0], path=target.environment.get("PATH")) if client.programs else None
-    )
-    if not client.asks_trust or program is None:
+    if client.hooks is None or not client.hooks.asks_trust:
+        return None
+    program = shutil.which(client.programs[0], path=target.environment.get("PATH"))
+    if program is None:
         return None
     try:
         version, answer = _answer(program, target, _LIST, {"cwds": [str(target.project)]})
@@ -70,9 +70,9 @@ def hook_trust(client: Client, target: SetupScope) -> HookTrust | None:
 
 
 def account(program: str, target: SetupScope) -> tuple[bool | None, str, str]:
-    """Return whether Codex has an account or needs none, or None if this is unknown.
+    """Return whether Codex has an account or needs none (None if unknown), and texts about the answers.
 
-    Also return a description of the expected answer of Codex and, if the result is None, the actual answer.
+    The texts are the expected answer of Codex, and the actual answer or "".
     """
     expected = f"an account in the answer to {_ACCOUNT}"
     try:
@@ -98,11 +98,6 @@ def _trouble(client: Client, version: str, found: str) -> str:
 
 
 def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, Any]) -> "tuple[str, Answer]":
-    """Return the version in the greeting of a client, and the answer to one request.
-
-    Raises:
-        OSError, ValueError: The client's server ended too early, took too long, or violated the protocol.
-    """
     from postroom.executors.jsonrpc import Answer, Peer, ProtocolFault  # keeps msgspec out of start-up
 
     with _app_server(program, target) as (stdin, stdout):
@@ -134,9 +129,7 @@ def _answer(program: str, target: SetupScope, method: str, params: Mapping[str, 
 
 @contextmanager
 def _app_server(program: str, target: SetupScope) -> Iterator[tuple[IO[str], IO[str]]]:
-    """Start the server of a client on pipes, and end it after the block.
-
-    A server that took too long once is not started again.
+    """Start the server of a client on pipes, and stop the server at the end of the block.
 
     Raises:
         ValueError: The server takes too long, or took too long in an earlier call.

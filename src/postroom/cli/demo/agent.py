@@ -27,7 +27,7 @@ _LOOKS: Final = 300
 
 
 class Assignment:
-    """The task and the connection of an agent of the demo."""
+    """The assignment of an agent in the demo, with a client for the server."""
 
     def __init__(self, mail: str) -> None:
         environment = places.environment()
@@ -39,21 +39,21 @@ class Assignment:
         self._server = Server.find()
 
     def look(self, tool: str, **arguments: object) -> Any:
-        """Call a tool in this project, without acting as an agent."""
+        """Call a tool in the project of the demo, without an agent name."""
         return self._server.call_tool(tool, {"project_key": str(self.folder), **arguments})
 
     def call(self, tool: str, **arguments: object) -> Any:
-        """Call a tool as the agent of the assignment, in the project of the demo."""
+        """Call a tool in the project of the demo as the agent of the assignment."""
         return self.look(tool, agent_name=self.name, **arguments)
 
     def task(self) -> dict[str, Any] | None:
-        """Return the task that this agent has claimed."""
+        """Return the task that the agent has claimed, or None if the agent has no task."""
         claimed = show.items(self.look("list_tasks", state="claimed")["tasks"])
         return next((item for item in claimed if item["holder"] == self.name), None)
 
 
 def work(assignment: Assignment) -> str:
-    """Do the task that this agent has claimed. A repeated call is harmless."""
+    """Do the claimed task, and return a report; repeated calls have no further effect."""
     task = assignment.task()
     if task is None:
         return "I hold no task."
@@ -79,8 +79,15 @@ def work(assignment: Assignment) -> str:
         holders = [holder["agent"] for conflict in answer["conflicts"] for holder in conflict["holders"]]
         print(f"{', '.join(holders) or 'Nobody'} holds {repository.BASKET}: I work in my own file.")
     passes = repository.write(assignment.folder, mine)
-    if mine is repository.COUNT:
-        _await_the_other(assignment)
+    # After COUNT, wait until the second agent has reserved the same file: every demo shows a conflict.
+    for _ in range(_LOOKS if mine is repository.COUNT else 0):
+        made = assignment.look("fetch_events", kinds=["reservation.made"], limit=1000)["events"]
+        if any(
+            item["agent"] == SECOND and item["detail"].get("path") == repository.BASKET
+            for item in show.items(made)
+        ):
+            break
+        threading.Event().wait(0.1)
     if not passes:
         raise SystemExit(f"test_shop.{mine.test} fails: my change to {mine.path} is wrong")
     text = f"{mine.path} passes test_shop.{mine.test}." if mine.test else f"{mine.path} is written."
@@ -91,20 +98,8 @@ def work(assignment: Assignment) -> str:
     return text
 
 
-def _await_the_other(assignment: Assignment) -> None:
-    """Wait until the second agent has reserved the same file, so that every demo shows a conflict."""
-    for _ in range(_LOOKS):
-        made = assignment.look("fetch_events", kinds=["reservation.made"], limit=1000)["events"]
-        if any(
-            item["agent"] == SECOND and item["detail"].get("path") == repository.BASKET
-            for item in show.items(made)
-        ):
-            return
-        threading.Event().wait(0.1)
-
-
 def main() -> int:
-    """Do the task that the mail contains, and print the answer."""
+    """Do the task that is described in the mail on standard input, and return the exit code."""
     try:
         print(work(Assignment(sys.stdin.read())))
     except PostroomError as error:

@@ -33,7 +33,7 @@ _LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 
 
 class Play:
-    """One run of the demo."""
+    """One execution of the demo."""
 
     def __init__(self, server: Server, folder: Path) -> None:
         self.server = server
@@ -44,26 +44,26 @@ class Play:
         self._after = 0
 
     def call(self, tool: str, **arguments: object) -> Any:
-        """Call a tool in the scratch project."""
+        """Call a tool in the project of the demo."""
         return self.server.call_tool(tool, {"project_key": str(self.folder), **arguments})
 
     @property
     def timeline(self) -> str:
-        """The address of the page that shows the demo."""
+        """The URL of the page with the timeline of the demo."""
         return f"{self.server.endpoint.url}/p/{self.slug}/timeline"
 
     def link(self) -> str:
-        """Return a one-time log-in address that leads to the live page of the demo."""
+        """Return a one-time login URL for the page with the timeline of the demo."""
         path = urlsplit(self.timeline).path  # without a span, the page chooses a span that fits the data
         return str(perform(self.server, "make_login_link", path=path)["url"])
 
     def open(self) -> None:
-        """Create the project, so that its page exists before the agents start."""
+        """Create the project of the demo."""
         made = self.server.call_tool("ensure_project", {"human_key": str(self.folder)})
         self.slug = show.fields(made)["slug"]
 
     def prepare(self) -> None:
-        """Create the repository and the agents."""
+        """Create the repository and register the agents of the demo."""
         repository.make(self.folder)
         for name, program in ((YOU, "person"), (agent.FIRST, "script"), (agent.SECOND, "script")):
             self.call("register_agent", name=name, program=program, model="none")
@@ -93,7 +93,7 @@ class Play:
             self.works[added["id"]] = work
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Yield each event of the project once, as it happens.
+        """Yield each new event of the project once.
 
         Raises:
             ServerUnavailable: No event has happened for a long time.
@@ -112,11 +112,11 @@ class Play:
         )
 
     def task(self, number: int) -> dict[str, Any]:
-        """Return one task."""
+        """Return the task with the number `number`."""
         return show.items(self.call("list_tasks", task_id=number)["tasks"])[0]
 
     def answer(self, word: str) -> None:
-        """Answer the agents' question, unless somebody has answered it elsewhere."""
+        """Answer the question of the demo agents; do nothing if another person has answered the question."""
         for question in show.items(perform(self.server, "list_questions", limit=500).get("questions")):
             if question["question"] == agent.MAY_I and self.slug in question["thread_id"]:
                 with suppress(StaleDecision):
@@ -174,13 +174,21 @@ def demo(
     finally:
         play.end()
     answer = {"folder": str(folder), "timeline": play.timeline, "outcome": outcome, "steps": steps}
-    show.answer(answer, as_json=as_json, text=lambda: _closing(play))
+    show.answer(
+        answer,
+        as_json=as_json,
+        text=lambda: (
+            "\nSee the result, now or later:\n  the tasks       postroom tasks list --state done --project "
+            f"{play.slug}\n  every run       postroom runs list --project {play.slug}\n  the change      "
+            f"git -C {shlex.quote(str(play.folder))} log --patch\n  the page        {play.link()}\n"
+            "The demo agents have stopped. You can delete the folder."
+        ),
+    )
     if outcome == "failed":
         raise typer.Exit(1)
 
 
 def _play_person(play: Play, *, as_json: bool, word: str | None) -> Iterator[tuple[str, str]]:
-    """Act as the person. Yield a line for each step, then an empty line and the outcome."""
     last, outcome, holders = max(play.works), "", dict[str, str]()
     names = [f"{number} {work.title}" for number, work in play.works.items()]
     yield f"{YOU} added {len(names)} tasks: {', '.join(names)}", ""
@@ -210,26 +218,12 @@ def _play_person(play: Play, *, as_json: bool, word: str | None) -> Iterator[tup
                 outcome = "committed" if number == last else ""
             case "run.waiting":
                 yield f"{who} asks {YOU}: {agent.MAY_I}", ""
-                text = word or _ask_person(as_json=as_json)
+                text = word or "yes"  # without a terminal too, because this is a scratch repository
+                if not word and not as_json and sys.stdin.isatty():
+                    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # keys that were pressed before the question
+                    text = "yes" if typer.confirm("  Your answer?", default=True) else "no"
                 yield f"{YOU} to {who}: {text}", ""
                 play.answer(text)
             case "run.ended" if outcome:
                 yield "", outcome
                 return
-
-
-def _ask_person(*, as_json: bool) -> str:
-    """Ask the person at the terminal. Without a terminal, answer yes: this is a scratch repository."""
-    if as_json or not sys.stdin.isatty():
-        return "yes"
-    termios.tcflush(sys.stdin, termios.TCIFLUSH)  # ignore keys that were pressed before the question
-    return "yes" if typer.confirm("  Your answer?", default=True) else "no"
-
-
-def _closing(play: Play) -> str:
-    return (
-        f"\nSee the result, now or later:\n  the tasks       postroom tasks list --state done --project "
-        f"{play.slug}\n  every run       postroom runs list --project {play.slug}\n  the change      "
-        f"git -C {shlex.quote(str(play.folder))} log --patch\n  the page        {play.link()}\n"
-        "The demo agents have stopped. You can delete the folder."
-    )

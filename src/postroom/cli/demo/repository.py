@@ -98,7 +98,7 @@ class Work:
 
     @property
     def check(self) -> str:
-        """The command that checks the work, or "" if no test checks it."""
+        """The command that tests the file of the task, or "" if the task has no test."""
         return f"python -m unittest test_shop.{self.test}" if self.test else ""
 
 
@@ -122,7 +122,7 @@ WORKS: Final = (COUNT, REFUSE, SAVE, PRINT, DESCRIBE, COMMIT)
 
 
 def make(folder: Path) -> None:
-    """Write the repository into a new folder.
+    """Create a new folder with the Git repository of the demo.
 
     Raises:
         ConfigError: Git is missing, or the folder is not writable.
@@ -139,10 +139,7 @@ def make(folder: Path) -> None:
 
 
 def write(folder: Path, work: Work) -> bool:
-    """Write the next version of a task's file, and return whether it passes its test.
-
-    If the file already has the last version, the function does not change it.
-    """
+    """Write the next version of the task's file, and return whether the task's test succeeds."""
     path = folder / work.path
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     tried = work.versions.index(text) + 1 if text in work.versions else 0
@@ -157,7 +154,7 @@ def write(folder: Path, work: Work) -> bool:
 
 
 def commit(folder: Path, words: str) -> str:
-    """Commit all changed files, and return the short id of the last commit."""
+    """Commit all changed files, and return the short id of the newest commit."""
     if git(folder, "status", "--porcelain"):
         git(folder, "add", ".")
         git(folder, *_AUTHOR, "commit", "--quiet", "--message", words)
@@ -165,7 +162,7 @@ def commit(folder: Path, words: str) -> str:
 
 
 def git(folder: Path, *words: str) -> str:
-    """Run Git in a folder, and return its output.
+    """Run Git in a folder, and return the output.
 
     Raises:
         ConfigError: Git is missing, or has failed.

@@ -85,10 +85,10 @@ _ENDS: Final = {"completed": ToolCallOutcome.SUCCEEDED, "failed": ToolCallOutcom
 
 
 class Turn:
-    """Collects the output and the tool calls of an agent during its turn."""
+    """Collects the text and the tool calls of an agent during one turn."""
 
     def __init__(self, sink: EventSink, stream: Stream, *, most: int) -> None:
-        """Create the collector for a run; it sends events to `sink`, and keeps `most` bytes of text."""
+        """`sink` receives the events of the turn, and `most` is the maximum size of the text in bytes."""
         self._sink = sink
         self._stream = stream
         self._calls: dict[str, dict[str, Any]] = {}
@@ -125,11 +125,15 @@ class Turn:
                 _LOG.warning("acp.notice", notice=storable(" ".join(words))[:MAX_TOLD])
 
     def details(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all details of a call that are known after this update."""
+        """Return all known details of a tool call, including the details in `call`."""
         id = call.get("toolCallId")
         known_call = self._calls.get(id, {}) if isinstance(id, str) else {}
-        new = {name: _bound_detail(value) for name, value in describe_call(call).items()}
-        return {**known_call, **new}
+        details = dict(known_call)
+        for name, value in describe_call(call).items():  # of a long detail, only the hash is kept
+            text = json.dumps(value, sort_keys=True)
+            digest = {"characters": len(text), "sha256": sha256(text.encode()).hexdigest()}
+            details[name] = value if len(text) <= MAX_KEPT else digest
+        return details
 
     async def _call(self, update: Mapping[str, Any]) -> None:
         id, status = update.get("toolCallId"), update.get("status")
@@ -168,24 +172,15 @@ class Turn:
 
 
 def told_id(id: object) -> str:
-    """Return the id of a call as the run's events show it."""
+    """Return the id of a tool call, shortened to the length that events permit."""
     return storable(str(id))[:MAX_TOLD]
 
 
 def _short(value: object) -> str | None:
-    """Return a detail of a call as text for events."""
     if value is None:
         return None
     text = storable(json.dumps(value, ensure_ascii=False))
     return text if len(text) <= MAX_TOLD else f"{text[:MAX_TOLD]}…"
-
-
-def _bound_detail(value: object) -> object:
-    """Return a detail of a call; if it is long, return its hash instead."""
-    text = json.dumps(value, sort_keys=True)
-    if len(text) <= MAX_KEPT:
-        return value
-    return {"characters": len(text), "sha256": sha256(text.encode()).hexdigest()}
 
 
 PREFIX: Final = "permission-"
@@ -207,7 +202,7 @@ _LASTING: Final = "The agent offers no permission for a single use: a yes may ap
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """A permission request of an agent; `id` identifies the question, and `text` is its text."""
+    """A permission request of an agent, as a question to a person."""
 
     id: str
     text: str
@@ -215,16 +210,18 @@ class Permission:
     """The kind and the id of each option that the agent offers."""
 
     def option(self, *, approved: bool) -> str | None:
-        """Return the id of the option that allows or rejects the call, if possible only once."""
+        """Return the id of the option that allows or rejects the tool call, or None.
+
+        Options for a single call are preferred.
+        """
         wanted = ("allow_once", "allow_always") if approved else ("reject_once", "reject_always")
         return next((id for want in wanted for kind, id in self.options if kind == want), None)
 
 
 def describe_call(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return how the agent describes a call, without the fields that identify the turn.
+    """Return the agent's description of a tool call, without fields that identify the turn.
 
-    The fields are removed only if one of them contains the id of the call, because then the agent wrote the
-    input. Input that the model wrote is kept unchanged.
+    Arguments that the model wrote are returned unchanged.
     """
     by_name = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
     arguments, own = by_name.get("rawInput"), call.get("toolCallId")
@@ -238,7 +235,7 @@ def describe_call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_permission(call: Mapping[str, Any], options: object) -> Permission | None:
-    """Parse a permission request; return None if it violates the protocol."""
+    """Parse a permission request; return None if the request violates the protocol."""
     if not isinstance(options, list) or not all(isinstance(option, dict) for option in options):
         return None
     pairs = [(option.get("kind"), option.get("optionId")) for option in options]
@@ -249,19 +246,11 @@ def parse_permission(call: Mapping[str, Any], options: object) -> Permission | N
     lasts = all(kind != "allow_once" for kind, _ in pairs)
     by_name = {name: call[name] for name in CALL_FIELDS if call.get(name) is not None}
     named = json.dumps([by_name, lasts], sort_keys=True)
-    return Permission(
-        id=PREFIX + sha256(named.encode()).hexdigest()[:32],
-        text=_question(by_name, lasts=lasts),
-        options=tuple(pairs),
-    )
-
-
-def _question(told: Mapping[str, Any], *, lasts: bool) -> str:
-    kind, title = told.get("kind"), str(told.get("title", "a tool"))
+    kind, title = by_name.get("kind"), str(by_name.get("title", "a tool"))
     title = title if len(title) <= MAX_TITLE_LENGTH else f"{title[:MAX_TITLE_LENGTH]}…"
     shown = [f"May the agent continue with {_visible(title)}"]
     shown.append(f" ({kind})" if isinstance(kind, str) and kind.isidentifier() else "")
-    details = told["rawInput"] if "rawInput" in told else told.get("content")
+    details = by_name["rawInput"] if "rawInput" in by_name else by_name.get("content")
     if details is None:
         shown.append("? The agent does not say exactly what it would do.")
     else:
@@ -271,11 +260,14 @@ def _question(told: Mapping[str, Any], *, lasts: bool) -> str:
         shown.append(f"… ({more} more characters are not shown)" if more > 0 else "")
     if lasts:
         shown.append(f" {_LASTING}")
-    return "".join(shown)
+    return Permission(
+        id=PREFIX + sha256(named.encode()).hexdigest()[:32],
+        text="".join(shown),
+        options=tuple(pairs),
+    )
 
 
 def _visible(value: object) -> str:
-    """Return a value as JSON; characters that hide or reorder text are escaped."""
     text = json.dumps(value, ensure_ascii=False)
     if text.isprintable():
         return text
@@ -283,10 +275,9 @@ def _visible(value: object) -> str:
 
 
 class Decisions:
-    """People's decisions about permission requests, each of which answers one request."""
+    """People's decisions about permission requests that have not been used."""
 
     def __init__(self, decided: Iterable[tuple[str, ToolCallResume]], *, used: Collection[str] = ()) -> None:
-        """Create the collection of unused decisions, which allow or reject a request."""
         self._open = {
             id: resume
             for id, resume in decided
@@ -294,12 +285,12 @@ class Decisions:
         }
 
     def take(self, permission: Permission) -> ToolCallResume | None:
-        """Remove and return the decision about a request, or None if there is none."""
+        """Remove and return the decision about a permission request, or return None."""
         return self._open.pop(permission.id, None)
 
 
 def selected(option: str | None) -> dict[str, Any]:
-    """Return the answer to a permission request: the chosen option, or a cancelled turn."""
+    """Return the protocol message that answers a permission request; the option None cancels the turn."""
     if option is None:
         return {"outcome": {"outcome": "cancelled"}}
     return {"outcome": {"outcome": "selected", "optionId": option}}
@@ -310,17 +301,14 @@ KEY: Final = "postroom.executors.acp.conversation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsedPermissions:
-    """The decisions that a run has already used.
-
-    Used decisions are stored with the thread until the next run replaces them.
-    """
+    """The decisions about permission requests that a run has used."""
 
     control: RunControl
     thread_id: str
     run_id: str
 
     async def all(self) -> list[str]:
-        """Return the decisions that the agent has received during this run."""
+        """Return the ids of all decisions that the run has used."""
         stored = (await self.control.threads.load_thread_state(self.thread_id) or {}).get(KEY)
         if not isinstance(stored, dict) or stored.get("run") != self.run_id:
             return []
@@ -328,7 +316,7 @@ class UsedPermissions:
         return [item for item in used if isinstance(item, str)] if isinstance(used, list) else []
 
     async def note(self, decision_id: str) -> bool:
-        """Record that a decision is used; if this returns False, the decision must not be used.
+        """Record that the run uses a decision; return False if the record could not be written.
 
         Raises:
             StaleClaim: The worker no longer owns the run; nothing was written.
@@ -355,7 +343,7 @@ _RESTORES: Final = ("session/load", "session/resume")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """The reason why the conversation with an agent failed; `words` is the agent's own text."""
+    """The reason why the conversation with an agent failed; `words` is the agent's error text."""
 
     kind: type[CommandError]
     what: str
@@ -364,9 +352,9 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Brief:
-    """The input of a conversation with an agent; `former` is the session to resume.
+    """The prompts and the session for a conversation with an agent.
 
-    `anew` is the prompt for a new session, which is needed if `former` does not exist.
+    `former` is the id of the session to resume, or None. `anew` is the prompt for a new session.
     """
 
     acp: OverAcp
@@ -376,7 +364,7 @@ class Brief:
 
 
 class Conversation:
-    """A conversation with one agent, whose program is asked to stop at the end, with the reason `DONE`."""
+    """A conversation with one agent over the Agent Client Protocol."""
 
     def __init__(
         self,
@@ -386,7 +374,6 @@ class Conversation:
         decisions: Decisions,
         used: UsedPermissions,
     ) -> None:
-        """Create a conversation from its input and from people's decisions."""
         runner = work.runner
         self._with = process_runner
         self._work = work
@@ -425,11 +412,11 @@ class Conversation:
 
     @property
     def stage(self) -> str:
-        """The name of the last request that was sent to the agent."""
+        """The method of the last request to the agent."""
         return self._stage
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Send the first request, which tells the agent that its client is postroom."""
+        """Send the first request of the protocol to the agent."""
         assert stdin is not None  # noqa: S101 - a pipe was requested
         full = Fault(kind=AgentProtocolBroken, what="does not read its input")
         self._stdin = await StdinWriter.on(stdin, lambda: self._fail(full))
@@ -454,7 +441,7 @@ class Conversation:
             self._fail(Fault(kind=AgentProtocolBroken, what=what))
 
     async def take(self, chunk: bytes) -> None:
-        """Process a piece of the agent's output; after the end of the conversation, ignore it."""
+        """Process a piece of the agent's output; ignore output after the end of the conversation."""
         await self._has_begun.wait()  # output cannot be processed before `begin`
         if self._over.is_set():
             return
@@ -469,7 +456,7 @@ class Conversation:
             self._fail(Fault(kind=AgentProtocolBroken, what="wrote JSON that is nested too deeply"))
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Ask the agent to end its turn and exit; afterwards, nothing else is sent."""
+        """Ask the agent to end the turn and to exit."""
         if self._stdin is None:
             return
         alarm = self._tasks.start(
@@ -486,7 +473,7 @@ class Conversation:
         await asyncio.wait((alarm, left), return_when=asyncio.FIRST_COMPLETED)
 
     async def end(self) -> None:
-        """Stop using the program."""
+        """Close the agent's input, and stop all tasks of the conversation."""
         self._over.set()
         if self._stdin is not None:
             await self._stdin.drop()
@@ -501,7 +488,6 @@ class Conversation:
         self._peer.ask(method, params)
 
     def _cancel(self) -> None:
-        """Ask the agent to end its turn, unless it was asked before."""
         if self.session is not None and not self._is_cancelled:
             self._is_cancelled = True
             self._peer.tell("session/cancel", {"sessionId": self.session})
@@ -568,7 +554,6 @@ class Conversation:
                 await self.turn.hear(update if isinstance(update, dict) else {})
 
     def _is_ours(self, params: Mapping[str, Any]) -> bool:
-        """Return whether a message belongs to this turn; the agent may first replay an old session."""
         return self._stage == "session/prompt" and params.get("sessionId") == self.session
 
     def _tell(self, prompt: str) -> None:
@@ -627,9 +612,9 @@ class Conversation:
 
 
 def our_server(access: RunAccess | None, recipe: Recipe, *, http: bool) -> list[dict[str, Any]]:
-    """Return this server as an entry in an agent's list of MCP servers.
+    """Return this server as an entry for the agent's list of MCP servers.
 
-    Without HTTP support, the agent starts a bridge program.
+    If `http` is False, the entry starts a bridge program.
     """
     if access is None:
         return []
@@ -642,9 +627,9 @@ def our_server(access: RunAccess | None, recipe: Recipe, *, http: bool) -> list[
 
 
 def file_blocks(received: Sequence[tuple[ChatFile, Path]], can: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Convert files to blocks that the agent accepts.
+    """Convert files to content blocks that the agent accepts.
 
-    The prompt contains images and sounds if the agent supports them. Other files become links to copies.
+    Images and sounds are included if the agent supports them. All other files become links to local copies.
     """
     blocks: list[dict[str, Any]] = []
     for file, path in received:

@@ -10,7 +10,7 @@ from typing import Final
 
 from postroom.contracts.activation import RunActivation
 from postroom.contracts.client_programs import ClientProgram
-from postroom.contracts.errors import AgentProtocolBroken, AgentStopped, CommandError, CommandSaidNothing
+from postroom.contracts.errors import AgentProtocolBroken, AgentStopped
 from postroom.contracts.executor import AccessOf, AgentRunResult
 from postroom.contracts.messages import storable
 from postroom.contracts.runners import Runner, RunnerKind, Runners
@@ -50,7 +50,7 @@ _STOPS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A program that has ended, and its conversation."""
+    """The result of an ended program and the conversation with the program."""
 
     program: str
     runner: Runner
@@ -62,25 +62,29 @@ class Outcome:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the agent may resume its session later."""
+        """Whether the agent may resume the program's session in a later run."""
         return self.talk.asked is not None or self.ended.stopped is not StopReason.CANCELLED
 
+    @property
+    def failing(self) -> Failing:
+        """The errors for a program that failed."""
+        return Failing(
+            program=self.program,
+            runner=self.runner,
+            taken=self.ended.taken,
+            environment=self.environment,
+            said=self.talk.fault.words if self.talk.fault else None,
+            tails=(self.errors, self.talk.noise),
+        )
+
     def result(self, activation: RunActivation) -> AgentRunResult:
-        """Return the result of the run, or the questions that it asks.
+        """Return the final result of the run, or the questions that the run asks.
 
         Raises:
             CommandError: The program failed; the error's class and `retryable` give details.
         """
         run_id, talk, ended = activation.run_id or "", self.talk, self.ended
-        fault = self.talk.fault
-        failing = Failing(
-            program=self.program,
-            runner=self.runner,
-            taken=self.ended.taken,
-            environment=self.environment,
-            said=fault.words if fault else None,
-            tails=(self.errors, self.talk.noise),
-        )
+        fault, failing = talk.fault, self.failing
         if ended.left:
             raise failing.left(ended)
         if ended.stopped is StopReason.CANCELLED:
@@ -105,13 +109,23 @@ class Outcome:
                 ),
             )
         if talk.stop_reason != DONE:
-            raise self._failure(failing)
-        if not text.strip():
-            raise failing.by(CommandSaidNothing, f"ended its turn without an answer{failing.words}")
+            if ended.stopped not in (None, StopReason.DONE):
+                raise failing.stopped(ended.stopped)
+            if fault is not None:
+                raise failing.by(fault.kind, f"{fault.what}{failing.words}")
+            if talk.stop_reason is not None:
+                why = _STOPS.get(talk.stop_reason, "the agent gave an unknown reason")
+                named = storable(talk.stop_reason[:MAX_NAMES_SHOWN])
+                last = failing.quoted(None, talk.turn.said) or " nothing"
+                what = f"stopped early: {why} ({named}); its last text{last}"
+                raise failing.by(AgentStopped, what, value=named)
+            if ended.code != 0:
+                raise failing.exited(ended.code)
+            raise failing.by(AgentProtocolBroken, f"ended before it answered {talk.stage!r}{failing.words}")
         return AgentRunResult(run_id=run_id, response=text, steps=1, usage=talk.usage)
 
     def last_words(self) -> LastWords:
-        """Return the program's last output, and any output that violated the protocol."""
+        """Return the program's last output, together with output that violated the protocol."""
         fault, talk = self.talk.fault, self.talk
         words = (fault.what, fault.words) if fault else ()
         is_broken = fault is not None and fault.kind is AgentProtocolBroken
@@ -122,31 +136,14 @@ class Outcome:
             found=f"it {fault.what}" if fault and is_broken else "",
         )
 
-    def _failure(self, failing: Failing) -> CommandError:
-        talk, ended = self.talk, self.ended
-        if ended.stopped not in (None, StopReason.DONE):
-            return failing.stopped(ended.stopped)
-        if talk.fault is not None:
-            return failing.by(talk.fault.kind, f"{talk.fault.what}{failing.words}")
-        if talk.stop_reason is not None:
-            why = _STOPS.get(talk.stop_reason, "the agent gave an unknown reason")
-            named = storable(talk.stop_reason[:MAX_NAMES_SHOWN])
-            last = failing.quoted(None, self.talk.turn.said) or " nothing"
-            what = f"stopped early: {why} ({named}); its last text{last}"
-            return failing.by(AgentStopped, what, value=named)
-        if ended.code != 0:
-            return failing.exited(ended.code)
-        return failing.by(AgentProtocolBroken, f"ended before it answered {talk.stage!r}{failing.words}")
-
 
 KEY: Final = "postroom.executors.acp"
 
 
 class AcpExecutor(ProgramExecutor):
-    """Executes runs by starting the program of the agent's runner, and talks to it over its input and output.
+    """Executes runs with programs that use the Agent Client Protocol.
 
-    A permission request ends the turn. The run then waits for a person, and resumes with the answer, if
-    possible in the same session of the agent. Without an answer, nothing is permitted.
+    At a permission request, the run waits for a person's decision, and then resumes the session if possible.
     """
 
     kind = RunnerKind.ACP
@@ -159,7 +156,6 @@ class AcpExecutor(ProgramExecutor):
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
         access_of: AccessOf = no_server,
     ) -> None:
-        """Create the executor; nothing is started or written."""
         super().__init__(
             runners, process_runner, name="acp executor", environment_of=environment_of, access_of=access_of
         )
@@ -217,11 +213,11 @@ class AcpExecutor(ProgramExecutor):
             await self._sessions(work).keep(finished.talk.session, of_run=of_run)
 
     def build_command(self, runner: Runner) -> Sequence[str]:
-        """Return the command of the runner or, if it has none, of its recipe."""
+        """Return the command of a runner, or the default command of the runner's recipe."""
         return runner.argv or CLIENTS[runner.recipe].acp.command
 
     def find_client(self, runner: Runner) -> ClientProgram | None:
-        """Return the client that a runner starts, or the program that speaks the protocol for it."""
+        """Return the client program for the advice on failures, or None if the client is unknown."""
         client = CLIENTS[runner.recipe]
         return client.acp.program or client.program
 

@@ -35,7 +35,6 @@ With the plugin, Claude Code sees postroom's tools twice, and the plugin's tools
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
-    """Parse `claude -p --output-format stream-json --verbose`; the `result` line has the answer."""
     kind = line.get("type")
     if kind == "user" and line.get("isReplay") is True and said.is_ended:
         said.keep_answer()  # a new turn starts, with messages that were too late for this one
@@ -75,16 +74,12 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
 
 
 class _Steering(Steering):
-    """Sends messages to `claude -p`, which reports the messages that it has read by name."""
-
     more_words = ("--input-format", "stream-json", "--replay-user-messages")
 
     def begin(self) -> None:
-        """Send the prompt to the program."""
         self.tell(self._prompt)
 
     def tell(self, text: str) -> str | None:
-        """Send a message; the model reads it between two steps, or in another turn."""
         if self.is_over:
             return None
         name = str(uuid.uuid4())  # Claude Code ignores a message whose name it knows
@@ -93,10 +88,6 @@ class _Steering(Steering):
         return name
 
     def process_line(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line of output.
-
-        After the result of a turn, the program reads only messages that were sent before the result.
-        """
         if line.get("type") == "result":
             self.is_over = True
         is_replay = line.get("type") == "user" and line.get("isReplay") is True

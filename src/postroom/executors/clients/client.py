@@ -28,7 +28,7 @@ Say = Callable[[Mapping[str, Any]], None]
 
 
 class Shape(StrEnum):
-    """The format of a client's output: plain text, one JSON object per line, or one JSON object."""
+    """The format of a client's output: plain text, one JSON object per line, or a single JSON object."""
 
     TEXT = "text"
     LINES = "lines"
@@ -37,7 +37,7 @@ class Shape(StrEnum):
 
 @dataclass(slots=True)
 class Said:
-    """The data that has been read from a program's output so far."""
+    """The answer, error, session and usage that a program's output has reported."""
 
     answer: str | None = None
     error: str | None = None
@@ -57,7 +57,7 @@ class Said:
     """Whether the next text belongs to another answer."""
 
     def keep_answer(self) -> None:
-        """Store the answer as the answer of an earlier turn, because another turn follows."""
+        """Keep the answer of the current turn when another turn of the program begins."""
         self.earlier = f"{self.answer}\n\n" if self.answer else ""
 
 
@@ -69,10 +69,9 @@ def write_private(path: Path, content: bytes) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """A client's connection to this server during one run: arguments, variables and private files.
+    """The arguments, variables and files with which a client connects to this server during one run.
 
-    The user's own settings stay unchanged. The token is in an environment variable, and arguments and files
-    contain only the name of this variable.
+    The user's own settings are not changed, and the token is only in an environment variable.
     """
 
     words: tuple[str, ...] = ()
@@ -81,9 +80,9 @@ class Connection:
     links: Mapping[str, Path] = field(default_factory=dict)
 
     def write(self, folder: Path) -> None:
-        """Create the private folder with its files and links; only its owner has access.
+        """Create a private folder with the files and links of the connection.
 
-        An existing folder is replaced. This call blocks.
+        An existing folder is replaced. Blocks.
         """
         shutil.rmtree(folder, ignore_errors=True)  # links in the folder are deleted, not followed
         folder.mkdir(mode=0o700)
@@ -99,7 +98,7 @@ NO_CONNECTION: Final = Connection()
 
 
 class Steering(ABC):
-    """Sends messages to a program while it works; `say` performs all input and output."""
+    """Sends messages to a client program during a run."""
 
     command: ClassVar[tuple[str, ...]] = ()
     """The command that accepts messages while it works; empty if the client's usual command does."""
@@ -107,7 +106,6 @@ class Steering(ABC):
     """Additional arguments that make the client accept messages while it works."""
 
     def __init__(self, say: Say, said: Said, *, prompt: str, cwd: str, session: str | None) -> None:
-        """Create the sender; `said` is the parsed output so far, and `session` is a session to resume."""
         self._say = say
         self._said = said
         self._prompt = prompt
@@ -122,19 +120,19 @@ class Steering(ABC):
 
     @abstractmethod
     def tell(self, text: str) -> str | None:
-        """Send a message to the program.
+        """Send a message to the program, and return the program's id for the message.
 
-        Return the id that the program gives to the message, or None if the program accepts no messages now.
+        Return None if the program accepts no messages now.
         """
 
     @abstractmethod
     def process_line(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line of output; if it reports that a message was read, return the message's name."""
+        """Process a line of output, and return the id of a message that the program has read, or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverAcp:
-    """The way in which a client uses the Agent Client Protocol."""
+    """The commands and settings with which a client uses the Agent Client Protocol."""
 
     command: tuple[str, ...] = ()
     """The command that uses the protocol; empty if the client has none."""
@@ -153,10 +151,10 @@ class OverAcp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodingClient:
-    """A coding client that a runner can name by its recipe.
+    """A coding client, such as Claude Code, that a runner names by its recipe.
 
-    The command is followed by the arguments in `resume`, and then by those in `with_stdin` or
-    `with_argument`.
+    The command of a run consists of `command`, the arguments in `resume`, and the arguments in `with_stdin`
+    or `with_argument`.
     """
 
     recipe: Recipe
@@ -198,48 +196,48 @@ class CodingClient:
 
 
 def text_in(table: object, name: str) -> str | None:
-    """Return the value of a key if the value is a text that is not empty, or None otherwise."""
+    """Return the value of a key if the value is a non-empty text; return None for any other value."""
     value = table.get(name) if isinstance(table, Mapping) else None
     return value if isinstance(value, str) and value else None
 
 
 def table_in(table: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Return the table that is the value of a key; an empty table if there is none."""
+    """Return the table that is the value of a key, or an empty table for any other value."""
     value = table.get(name)
     return value if isinstance(value, dict) else {}
 
 
 def number_in(table: Mapping[str, Any], name: str) -> float:
-    """Return the number that is the value of a key, or 0 if there is none or it is not a valid amount."""
+    """Return the number that is the value of a key, or 0 if the number is missing or invalid."""
     value = table.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return value if is_number and 0 <= value < 1e15 else 0  # type: ignore[operator,return-value]
 
 
 def tokens_in(table: Mapping[str, Any], asked: str, answered: str) -> Usage:
-    """Return the usage that a table contains; `asked` and `answered` are the keys of the token numbers."""
+    """Return the token usage in a table; `asked` and `answered` are the keys of the token counts."""
     return Usage(input_tokens=int(number_in(table, asked)), output_tokens=int(number_in(table, answered)))
 
 
 def micros_in(table: Mapping[str, Any], name: str) -> int:
-    """Return an amount in dollars that a table contains, in millionths of a dollar."""
+    """Return an amount of dollars in a table, converted to millionths of a dollar."""
     return round(number_in(table, name) * 1_000_000)
 
 
 def run_headers(token: str, recipe: Recipe) -> dict[str, str]:
-    """Return headers that authenticate the run, and name the client so that answers suit it."""
+    """Return the HTTP headers that contain a run's token and the name of the client."""
     return {"Authorization": f"Bearer {token}", CLIENT_HEADER: recipe.value}
 
 
 def servers_argument(access: RunAccess, recipe: Recipe, **more: object) -> str:
-    """Return a JSON list of MCP servers with this server, into which the client inserts the token."""
+    """Return this server as a JSON list of MCP servers; the token is a placeholder."""
     headers = run_headers(f"${{{TOKEN_VARIABLE}}}", recipe)
     server = {"type": "http", "url": access.mcp_url, "headers": headers, **more}
     return json.dumps({"mcpServers": {NAME: server}})
 
 
 def settings_with_server(path: Path, server: Mapping[str, object]) -> bytes | None:
-    """Add this server to `mcpServers` in a file's settings and return them, or None if unreadable."""
+    """Return the settings in a file with this server added, or None for an unreadable file."""
     try:
         read = jsonc.read(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -26,7 +26,6 @@ _SETTINGS: Final = "CLINE_MCP_SETTINGS_PATH"
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
-    """Parse `cline --json`; the text of the line of type `run_result` is the answer."""
     kind, event = line.get("type"), table_in(line, "event")
     if kind == "agent_event" and event.get("type") == "content_end":
         said.is_begun = True
@@ -45,10 +44,6 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    """Connect Cline to this server by a copy of its list of servers.
-
-    Cline starts a bridge program and passes the environment variables of the run to it.
-    """
     home = Path(environment.get("CLINE_DIR") or Path(environment.get("HOME", "~"), ".cline"))
     data = Path(environment.get("CLINE_DATA_DIR") or home / "data")
     path = Path(environment.get(_SETTINGS) or data / "settings" / "cline_mcp_settings.json")

@@ -41,7 +41,6 @@ _LOG = get_logger(__name__)
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
-    """Parse `codex exec --json`; the last completed item with an agent's message is the answer."""
     if "method" in line:
         return _read_server(said, line)
     kind = line.get("type")
@@ -63,11 +62,6 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _read_server(said: Said, line: Mapping[str, Any]) -> str:
-    """Parse `codex app-server`, whose notifications report the same events as `codex exec`.
-
-    If a user message directly follows an agent's message, it gets a separate answer, and both answers are
-    kept.
-    """
     params = table_in(line, "params")
     if line["method"] == "turn/completed":
         turn = table_in(params, "turn")
@@ -94,10 +88,6 @@ def _read_server(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    """Connect Codex to this server.
-
-    The entry has the form of the user's own entry, because Codex merges both and rejects a mixture of forms.
-    """
     path = Path(environment.get("CODEX_HOME") or Path(environment.get("HOME", "~"), ".codex"), "config.toml")
     try:
         own = tomllib.loads(path.read_text(encoding="utf-8"))["mcp_servers"][NAME]
@@ -123,30 +113,24 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
 
 
 class _Steering(Steering):
-    """Sends messages to `codex app-server` over JSON-RPC, in one thread and one long turn."""
-
     command = ("codex", "app-server")
 
     def __init__(self, say: Say, said: Said, *, prompt: str, cwd: str, session: str | None) -> None:
-        """Create the sender of messages."""
         super().__init__(say, said, prompt=prompt, cwd=cwd, session=session)
         self._peer = Peer(say)
         self._turn: str | None = None
 
     def begin(self) -> None:
-        """Send the first request; the answers cause the further requests."""
         self._said.must_end = True
         us = {"name": "postroom", "title": "postroom", "version": __version__}
         self._peer.ask("initialize", {"clientInfo": us})
 
     def tell(self, text: str) -> str | None:
-        """Send a message to the active turn; return None before the turn starts and after it ends."""
         if self.is_over or self._turn is None:
             return None
         return self._tell("turn/steer", text, expectedTurnId=self._turn)
 
     def process_line(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line, which is an answer, a request, or an event of the turn."""
         try:
             message = self._peer.read(line)
         except (

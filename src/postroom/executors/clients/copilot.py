@@ -21,7 +21,6 @@ from postroom.executors.clients.client import (
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
-    """Parse `copilot -p --output-format json`; the assistant's last message is the answer."""
     kind, data = line.get("type"), table_in(line, "data")
     said.session = text_in(line, "sessionId") or text_in(data, "sessionId") or said.session
     if kind == "assistant.message":

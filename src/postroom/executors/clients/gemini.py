@@ -1,6 +1,6 @@
 """Gemini CLI, started as `gemini --output-format json` or `gemini --acp`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -39,7 +39,6 @@ The files must not be links, because even a dangling link would lead to the user
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
-    """Parse `gemini --output-format json`, which is one JSON object; its `response` is the answer."""
     answer = text_in(line, "response")
     error = line.get("error")
     if answer is None and error is None:
@@ -55,27 +54,12 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) -> Connection:
-    """Connect Gemini CLI to this server by a home folder that is created for the run.
-
-    The folder contains links to the user's files, and settings that name this server.
-
-    The folder is needed because Gemini CLI accepts system settings only from root, and no servers as
-    arguments.
-    """
     home = Path(environment.get(_HOME) or environment.get("HOME") or Path.home()).absolute()
     headers = run_headers(f"${TOKEN_VARIABLE}", Recipe.GEMINI)
     server = {"httpUrl": access.mcp_url, "headers": headers, **client_programs.GEMINI_GRANTED}
     settings = settings_with_server(home / ".gemini" / "settings.json", server)
     if settings is None:
         return NO_CONNECTION  # the client reports the problem in its settings
-    return Connection(
-        variables={_HOME: str(folder)},
-        files={".gemini/settings.json": settings},
-        links=dict(_links(home)),
-    )
-
-
-def _links(home: Path) -> Iterator[tuple[str, Path]]:
     own = home / ".gemini"
     entries = {*_WRITES, "tmp", "history"}
     with suppress(OSError):
@@ -83,20 +67,13 @@ def _links(home: Path) -> Iterator[tuple[str, Path]]:
             (own / name).mkdir(parents=True, exist_ok=True)
     with suppress(OSError):
         entries |= {path.name for path in own.iterdir()}
-    for name in sorted(entries - {"settings.json"}):
-        yield f".gemini/{name}", own / name
-    for name in (".agents", ".env"):
-        if (home / name).exists():
-            yield name, home / name
+    links = {f".gemini/{name}": own / name for name in sorted(entries - {"settings.json"})}
+    links |= {name: home / name for name in (".agents", ".env") if (home / name).exists()}
+    return Connection(variables={_HOME: str(folder)}, files={".gemini/settings.json": settings}, links=links)
 
 
 def _session_to_load(session: str) -> str:
-    """Return the id of a session with a leading space.
-
-    Before Gemini searches for a session, it creates a record with a name made of the minute and the id. With
-    the unchanged id, this record would overwrite a session that was created in the same minute. Gemini then
-    searches for the id without the space.
-    """
+    """Return the session id with a leading space, so that Gemini does not overwrite the stored session."""
     return f" {session.strip()}"
 
 

@@ -31,11 +31,6 @@ _PLUGIN: Final = Path(__file__).with_name("opencode_steering.js").as_uri()
 
 
 def _read(said: Said, line: Mapping[str, Any]) -> str:
-    """Parse `opencode run --format json`; the texts of the last step with text are the answer.
-
-    If another step follows the last step of a turn, it answers messages that arrived during the turn, and
-    both answers are kept.
-    """
     kind, part = line.get("type"), table_in(line, "part")
     said.session = text_in(line, "sessionID") or text_in(part, "sessionID") or said.session
     if kind == "error":
@@ -61,7 +56,6 @@ def _read(said: Said, line: Mapping[str, Any]) -> str:
 
 
 def _settings(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of opencode that the user has set in the environment."""
     try:
         settings = json.loads(environment.get(_SETTINGS) or "{}")
     except ValueError:
@@ -78,7 +72,6 @@ def _connect(access: RunAccess, environment: Mapping[str, str], folder: Path) ->
 
 
 def _plugin(environment: Mapping[str, str], socket: str) -> Mapping[str, str]:
-    """Return the variables with which opencode loads postroom's plugin, which reads from `socket`."""
     settings = _settings(environment)
     plugins = settings.get("plugin")
     others = [plugin for plugin in plugins if plugin != _PLUGIN] if isinstance(plugins, list) else []
@@ -87,16 +80,10 @@ def _plugin(environment: Mapping[str, str], socket: str) -> Mapping[str, str]:
 
 
 class _Steering(Steering):
-    """Sends messages to postroom's plugin within `opencode run`.
-
-    The plugin reports when the model has received a message.
-    """
-
     def begin(self) -> None:
-        """Do nothing, because opencode has already read the prompt."""
+        """Do nothing, because opencode has read the prompt."""
 
     def tell(self, text: str) -> str | None:
-        """Add a message to the session for the turn's next step; return None before the session starts."""
         if self._said.session is None:
             return None
         name = str(uuid.uuid4())
@@ -104,7 +91,6 @@ class _Steering(Steering):
         return name
 
     def process_line(self, line: Mapping[str, Any]) -> str | None:
-        """Process a line of output; the program accepts messages until it ends."""
         return text_in(line, "name") if line.get("type") == "postroom.taken" else None
 
 
@@ -120,5 +106,6 @@ OPENCODE: Final = CodingClient(
     connect=_connect,
     steering=_Steering,
     steering_plugin=_plugin,
+    expects_steered="lines of type `text` and `step_finish`",
     acp=OverAcp(command=("opencode", "acp")),
 )

@@ -15,7 +15,7 @@ from postroom.contracts.activation import RunActivation
 from postroom.contracts.agent_events import StreamReset
 from postroom.contracts.client_programs import ClientProgram
 from postroom.contracts.clock import Clock, Timer
-from postroom.contracts.errors import CommandFailed, CommandSaidNothing
+from postroom.contracts.errors import CommandFailed
 from postroom.contracts.executor import AccessOf, AgentRunResult
 from postroom.contracts.runners import PROMPT, PROMPT_FILE, PromptWay, Runner, RunnerKind, Runners
 from postroom.contracts.runs import TerminationReason
@@ -45,7 +45,7 @@ _PROMPT: Final = "prompt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A program that has ended, and its output."""
+    """The result of an ended program and the program's output."""
 
     program: str
     runner: Runner
@@ -55,8 +55,20 @@ class Outcome:
     environment: Mapping[str, str] = field(repr=False)
 
     @property
+    def failing(self) -> Failing:
+        """The errors for a program that failed."""
+        return Failing(
+            program=self.program,
+            runner=self.runner,
+            taken=self.ended.taken,
+            environment=self.environment,
+            said=self.reading.said.error,
+            tails=(self.errors, self.reading.raw),
+        )
+
+    @property
     def refuses_session(self) -> bool:
-        """Whether the program failed because it does not know the session to resume."""
+        """Whether the program failed because it did not know the session to resume."""
         if self.ended.stopped is not None or self.ended.left or (self.ended.code or 0) < 0:
             return False
         failed = self.ended.code != 0 or self.reading.said.error is not None
@@ -70,37 +82,26 @@ class Outcome:
             CommandError: The program failed; the error's class and `retryable` give details.
         """
         run_id, output, ended = activation.run_id or "", self.reading.said, self.ended
-        failing = Failing(
-            program=self.program,
-            runner=self.runner,
-            taken=ended.taken,
-            environment=self.environment,
-            said=output.error,
-            tails=(self.errors, self.reading.raw),
-        )
         if ended.left:
-            raise failing.left(ended)
+            raise self.failing.left(ended)
         if ended.stopped is StopReason.CANCELLED:
             return AgentRunResult(
                 run_id=run_id, termination=TerminationReason.cancelled(), usage=output.usage
             )
         if ended.stopped is not None:
-            raise failing.stopped(ended.stopped)
+            raise self.failing.stopped(ended.stopped)
         if ended.code != 0:
-            raise failing.exited(ended.code)
+            raise self.failing.exited(ended.code)
         if output.error is not None:
-            raise failing.by(CommandFailed, f"reported that it failed{failing.words}")
+            raise self.failing.by(CommandFailed, f"reported that it failed{self.failing.words}")
         if self.reading.list_unknown_types() is not None:
-            raise failing.by(CommandFailed, f"wrote an unknown format{failing.words}")
+            raise self.failing.by(CommandFailed, f"wrote an unknown format{self.failing.words}")
         if output.must_end and not output.is_ended:
-            raise failing.by(CommandFailed, f"ended before its turn was complete{failing.words}")
-        answer = self.reading.answer()
-        if not answer.strip():
-            raise failing.by(CommandSaidNothing, f"ended successfully without an answer{failing.words}")
-        return AgentRunResult(run_id=run_id, response=answer, steps=1, usage=output.usage)
+            raise self.failing.by(CommandFailed, f"ended before its turn was complete{self.failing.words}")
+        return AgentRunResult(run_id=run_id, response=self.reading.answer(), steps=1, usage=output.usage)
 
     def last_words(self) -> LastWords:
-        """Return the program's last output; if all its lines were of unknown types, add the types."""
+        """Return the last output of the program, which the advice on a failure needs."""
         client, output = CLIENTS[self.runner.recipe], self.reading.said
         words = "\n".join((output.error or "", self.errors.plain(), self.reading.raw.plain()))
         expected = client.expects_steered if self.runner.is_steered else client.expects
@@ -110,11 +111,9 @@ class Outcome:
 def build_command(
     runner: Runner, *, prompt: str, prompt_file: Path, session: str | None, connecting: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the command with the arguments for the connection, the session to resume and the prompt.
+    """Return the command and arguments that start a run's program.
 
-    An agent's input must not change how the agent is run. A prompt that begins with a dash gets a leading
-    space, so that the program does not read it as an option. A one-word prompt that the program would read as
-    a command gets one, too.
+    A leading space is added to a prompt that the program would read as an option or as a command.
     """
     client = CLIENTS[runner.recipe]
     words = [word.replace(PROMPT_FILE, str(prompt_file)) for word in runner.argv or client.command]
@@ -131,24 +130,24 @@ def build_command(
 
 
 class Heard:
-    """Reads the output of a program that gets its whole input at the start."""
+    """Reads the output of a program that receives the whole prompt at the start."""
 
     def __init__(self, reading: Reading, stream: Stream) -> None:
         self._reading = reading
         self._stream = stream
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Do nothing, because the program already has its whole input."""
+        """Do nothing, because the program has received the whole prompt."""
 
     async def take(self, chunk: bytes) -> None:
-        """Read a piece of output, and stream the text that it contains."""
+        """Read a piece of output, and stream the text in the piece."""
         await self._stream.pass_on(self._reading.take(chunk))
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Do nothing, because a program that is run by a plain command cannot be asked to finish."""
+        """Do nothing, because the program cannot be asked to finish."""
 
     async def end(self) -> None:
-        """Stream the rest of the output."""
+        """Stream the rest of the program's output."""
         await self._stream.pass_on(self._reading.end())
 
 
@@ -156,12 +155,11 @@ KEY: Final = "postroom.executors.command"
 
 
 class CommandExecutor(ProgramExecutor):
-    """Executes runs by starting the program of the agent's runner.
+    """Executes runs by starting the command of the agent's runner.
 
-    `folder` is the folder for private files, which only its owner can access; each server needs its own
-    folder. `environment` is the server's environment, from which a program gets the variables that its runner
-    permits. `environment_of` adds variables for a run, such as its project. `access_of` gives a run access to
-    the server.
+    `folder` is the folder for private files; each server needs a separate folder. `environment` is the
+    server's environment. `environment_of` returns additional variables for a run. `access_of` gives a run
+    access to the server.
     """
 
     kind = RunnerKind.COMMAND
@@ -178,11 +176,6 @@ class CommandExecutor(ProgramExecutor):
         environment_of: Callable[[RunActivation], Mapping[str, str]] = nothing_more,
         access_of: AccessOf = no_server,
     ) -> None:
-        """Create the executor; nothing is started or written.
-
-        Raises:
-            ConfigError: The folder is not absolute.
-        """
         super().__init__(
             runners,
             ProcessRunner(folder, environment=environment, clock=clock, timer=timer, limits=limits),
@@ -192,7 +185,6 @@ class CommandExecutor(ProgramExecutor):
         )
 
     async def _attempt(self, work: Work) -> Outcome | None:
-        """Run the program; if it does not know the session to resume, run it again without a session."""
         session = await _sessions(work).former() if work.runner.resume else None
         if session is not None:
             outcome = await self._ran(work, session)
@@ -266,11 +258,11 @@ class CommandExecutor(ProgramExecutor):
             await _sessions(work).keep(finished.reading.said.session)
 
     def build_command(self, runner: Runner) -> Sequence[str]:
-        """Return the command of the runner or, if it has none, of its recipe."""
+        """Return the command of a runner, or the default command of the runner's recipe."""
         return runner.argv or CLIENTS[runner.recipe].command
 
     def find_client(self, runner: Runner) -> ClientProgram | None:
-        """Return the client that a runner starts, for advice on failures."""
+        """Return the client program for the advice on failures, or None if the client is unknown."""
         return CLIENTS[runner.recipe].program
 
 

@@ -3,7 +3,7 @@
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any, Final
@@ -17,7 +17,7 @@ _MAX_NAMES_SHOWN: Final = 80
 
 
 class Reading:
-    """Reads the output of one execution."""
+    """Reads the output of one execution of a program."""
 
     def __init__(self, client: CodingClient, *, most: int) -> None:
         self._client = client
@@ -41,15 +41,19 @@ class Reading:
         return "".join(self._read(line) for line in self._lines.add(chunk))
 
     def end(self) -> str:
-        """Return the rest of the text to stream, at the end of the output."""
+        """Read the end of the output, and return the remaining text to stream."""
         if self._client.shape is Shape.TEXT:
             return self._decoder.decode(b"", final=True)
         if self._client.shape is Shape.LINES:
             return "".join(self._read(line) for line in self._lines.end())
-        return next((text for data in _objects(self.raw.bytes()) if (text := self._read(data))), "")
+        # The JSON object of the answer may follow other lines.
+        output = self.raw.bytes()
+        end = output.rfind(b"}") + 1
+        begins = islice(re.finditer(rb"^\{", output, re.MULTILINE), _MAX_TRIES)
+        return next((text for at in begins if (text := self._read(output[at.start() : end]))), "")
 
     def answer(self) -> str:
-        """Return the answer that the program reports; without one, return its text or its raw output."""
+        """Return the program's answer, or the program's whole text if no answer was found."""
         if self.said.answer is not None:
             tail = Tail(self._most)
             tail.add(storable(self.said.answer).encode())
@@ -59,13 +63,17 @@ class Reading:
         return self.raw.text()
 
     def list_unknown_types(self) -> str | None:
-        """Return the types of the lines if all types are unknown, or None otherwise."""
+        """Return the types of all output lines, or None if at least one type is known."""
         is_known = self.said.is_begun or self.said.is_ended or self.said.error or self.said.answer
         return None if is_known or not self._unknown else ", ".join(f"`{kind}`" for kind in self._unknown)
 
     def _read(self, line: bytes) -> str:
-        fields = _object_in(line)
-        if fields is None or self._client.reader is None:
+        stripped = line.strip()
+        if self._client.reader is None or not stripped.startswith(b"{"):
+            return ""
+        try:
+            fields = json.loads(stripped.decode("utf-8", "replace"))
+        except (ValueError, RecursionError):
             return ""
         before = replace(self.said)
         if self.heard is not None:
@@ -78,26 +86,7 @@ class Reading:
         return text
 
 
-def _object_in(line: bytes) -> Mapping[str, Any] | None:
-    """Parse a line as a JSON object; return None if it is not one."""
-    stripped = line.strip()
-    if not stripped.startswith(b"{"):
-        return None
-    try:
-        read = json.loads(stripped.decode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
-    return read if isinstance(read, dict) else None
-
-
-def _objects(output: bytes) -> Iterator[bytes]:
-    """Yield the possible JSON objects in an output that may begin with other lines."""
-    end = output.rfind(b"}") + 1
-    begins = [at.start() for at in islice(re.finditer(rb"^\{", output, re.MULTILINE), _MAX_TRIES)]
-    yield from (output[begin:end] for begin in begins)
-
-
 def refuses_session(client: CodingClient, reading: Reading, words: str) -> bool:
-    """Return whether an execution failed because the program did not know the session to resume."""
+    """Return whether a program failed because it did not know the session to resume."""
     text = f"{words}\n{reading.said.error or ''}".lower()
     return not reading.said.is_begun and any(refusal in text for refusal in client.refusals)

@@ -34,7 +34,7 @@ path.
 
 
 class SteeredTalk:
-    """The conversation with a program that receives a prompt, and then messages while it works."""
+    """A conversation with a program that receives messages while the program is working."""
 
     def __init__(
         self,
@@ -46,7 +46,6 @@ class SteeredTalk:
         prompt: str,
         session: str | None,
     ) -> None:
-        """Create the conversation; `session` is a session to resume."""
         self._work = work
         self._reading = reading
         self._stream = stream
@@ -64,7 +63,7 @@ class SteeredTalk:
 
     @asynccontextmanager
     async def plugin_socket(self) -> AsyncIterator[str]:
-        """Listen for the program's plugin on a socket that only this user can open; yield the socket's path.
+        """Listen on a private Unix socket for the plugin of the program, and yield the path of the socket.
 
         Raises:
             CommandBusy: The system has no resources for the socket now.
@@ -83,16 +82,12 @@ class SteeredTalk:
             await asyncio.to_thread(folder.cleanup)
 
     def _plugin_came(self) -> StdinWriter:
-        """Accept only the first connection, which the plugin opens.
-
-        Programs that the agent's program starts may also connect, but they receive nothing.
-        """
         came = StdinWriter(self._fall_silent)
         self._writer = self._writer or came
         return came
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Send the prompt, and start to pass on new messages."""
+        """Send the prompt to the program, and start to send new messages."""
         if stdin is not None:
             self._writer = await StdinWriter.on(stdin, self._fall_silent)
         self._steering.begin()
@@ -102,10 +97,7 @@ class SteeredTalk:
             self._tasks.start(self._pass_on(pending), name="messages")
 
     async def take(self, chunk: bytes) -> None:
-        """Process a piece of output.
-
-        Messages that the program reports as read are assigned to the run before more output is processed.
-        """
+        """Process a piece of output, and assign the messages that the program has read to the run."""
         await self._stream.pass_on(self._reading.take(chunk))
         if self._taken:
             taken, self._taken = self._taken, []
@@ -124,11 +116,11 @@ class SteeredTalk:
         self._work.active.arrivals.set()
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Stop sending messages."""
+        """Stop sending messages to the program."""
         self._finish()
 
     async def end(self) -> None:
-        """Stream the rest of the output, and stop using the program."""
+        """Stream the rest of the output, and close the program's input."""
         self._work.active.listens = False
         await self._tasks.close()
         if self._writer is not None:
@@ -141,7 +133,6 @@ class SteeredTalk:
             self._writer.finish()
 
     def _fall_silent(self) -> None:
-        """Stop sending messages to a program that does not read its input."""
         self._is_deaf = True
 
     def _say(self, line: Mapping[str, Any]) -> None:
@@ -177,7 +168,6 @@ class SteeredTalk:
 
 
 def _listening() -> "tuple[TemporaryDirectory[str], socket.socket]":
-    """Return a socket in a private folder; the path must be short, because systems limit its length."""
     is_deep = len(os.fsencode(gettempdir())) > _MAX_FOLDER_LENGTH
     folder = TemporaryDirectory(prefix="postroom-", dir="/tmp" if is_deep else None)  # noqa: S108 - as above
     listening = socket.socket(socket.AF_UNIX)

@@ -10,7 +10,7 @@ from postroom.ports import PendingBoundary
 
 
 class StopReason(StrEnum):
-    """The reason why a program is stopped from outside."""
+    """The reason why the server stops a program."""
 
     CANCELLED = "cancelled"
     TIMED_OUT = "timed_out"
@@ -23,7 +23,7 @@ class StopReason(StrEnum):
 
 
 class Stop:
-    """A request to end a program; after `settle`, a request has no effect."""
+    """A request to end a program; requests after `settle` have no effect."""
 
     def __init__(self) -> None:
         self._asked = asyncio.Event()
@@ -33,11 +33,11 @@ class Stop:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the program was asked to end, or ends by itself."""
+        """Whether the program was asked to end, or ends without a request."""
         return self._is_settled or self.reason is not None
 
     def ask(self, reason: StopReason) -> bool:
-        """Ask the program to end; return False if it already ends by itself."""
+        """Ask the program to end; return False if the program is already ending without a request."""
         if self._is_settled:
             self._late = self._late or reason
             return False
@@ -47,13 +47,13 @@ class Stop:
         return True
 
     def settle(self) -> None:
-        """Refuse new requests from now on, because the program ends by itself."""
+        """Refuse further requests, because the program ends without a request."""
         self._is_settled = True
 
     def open(self) -> None:
-        """Continue with another program.
+        """Accept requests again for the next program of a run.
 
-        A request that was too late for the previous program applies to the new one.
+        A refused request applies to the next program.
         """
         self._is_settled = False
         if self._late is not None:
@@ -65,7 +65,7 @@ class Stop:
 
 
 class ActiveRun:
-    """One execution of a run, as other parts of the server see it."""
+    """An active run, with methods that stop or notify the run's program."""
 
     def __init__(self, identity: RunIdentity) -> None:
         self.identity = identity
@@ -83,16 +83,16 @@ class ActiveRun:
         """The ids of the messages that tools have added to their answers."""
 
     def answers_to(self, id: str) -> bool:
-        """Return whether this is the id of the run, its thread or its dispatch."""
+        """Return whether `id` is the run id, thread id or dispatch id of the run."""
         return id in (self.identity.run_id, self.identity.thread_id, self.identity.dispatch_id)
 
     def wake(self) -> bool:
-        """Notify the run that messages are pending; return False if its program accepts no messages."""
+        """Notify the run that messages are pending; return False if the program accepts no messages."""
         self.arrivals.set()
         return self.listens
 
     async def untold(self) -> str:
-        """Return the texts of messages that arrived for the run since the last call; "" if none did."""
+        """Return the texts of messages that have arrived for the run since the last call, or ""."""
         if self.pending is None:
             return ""
         new = [
@@ -104,7 +104,7 @@ class ActiveRun:
         return "\n\n".join(text for message in new if (text := storable(message.text())).strip())
 
     def cancel(self) -> bool:
-        """Ask the program to end; return False if it ends by itself."""
+        """Ask the program to end; return False if the program already ends without a request."""
         return self.stop.ask(StopReason.CANCELLED)
 
 
@@ -118,11 +118,11 @@ class ActiveRuns:
         return len(self._by_thread)
 
     def all(self) -> tuple[ActiveRun, ...]:
-        """Return all runs."""
+        """Return all active runs."""
         return tuple(self._by_thread.values())
 
     async def enter(self, active: ActiveRun) -> None:
-        """Add a run to the active runs. If another run of its thread is just ending, wait for that end first.
+        """Add a run to the active runs; wait if a run of the same thread is ending.
 
         Raises:
             ThreadAlreadyRunning: A run of the thread is active and was not asked to end.
@@ -135,15 +135,15 @@ class ActiveRuns:
         self._by_thread[thread_id] = active
 
     def leave(self, active: ActiveRun) -> None:
-        """Remove a run whose processes have ended, and wake everyone who waits for its end."""
+        """Remove a run whose processes have ended, and wake all callers that wait for the run's end."""
         del self._by_thread[active.identity.thread_id]
         active.ended.set()
 
     def on_thread(self, thread_id: str) -> ActiveRun | None:
-        """Return the run on this thread, or None."""
+        """Return the active run on a thread, or None if no run is active."""
         return self._by_thread.get(thread_id)
 
     def find(self, id: str) -> ActiveRun | None:
-        """Return the run with this run, thread or dispatch id, or None unless exactly one matches."""
+        """Return the only active run with the given run, thread or dispatch id, or None."""
         active_runs = [active for active in self._by_thread.values() if active.answers_to(id)]
         return active_runs[0] if len(active_runs) == 1 else None

@@ -20,10 +20,11 @@ _VERSION: Final = re.compile(r"\d+\.\d+(?:\.\d+)*[^\s,;)]*")
 def asked(
     environment: Mapping[str, str], *words: str, cwd: Path | None = None, silent: set[str] | None = None
 ) -> tuple[int, str]:
-    """Return a program's exit code (127 if it is missing, 126 without an answer) and its output.
+    """Run a program with a time limit, and return the exit code and the output.
 
-    Without `cwd`, the program runs in a temporary folder. If a program does not answer, it is ended with its
-    children, and added to `silent`. Programs in `silent` are not started.
+    The exit code is 127 if the program is missing, and 126 if the program does not answer in time. A program
+    that does not answer is added to the set `silent`; programs in the set are not started. The default of
+    `cwd` is a temporary folder.
     """
     silent = set() if silent is None else silent
     if words[0] in silent:
@@ -31,7 +32,15 @@ def asked(
     try:
         with (
             tempfile.TemporaryDirectory() as folder,
-            _start(words, cwd or Path(folder), environment) as process,
+            subprocess.Popen(  # noqa: S603 - the client's program, found on the PATH of the user
+                words,
+                cwd=cwd or Path(folder),
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            ) as process,
         ):
             try:
                 data, _ = process.communicate(timeout=PATIENCE.total_seconds())
@@ -53,31 +62,19 @@ def no_answer() -> str:
     return f"no answer within {PATIENCE.total_seconds():g} seconds"
 
 
-def _start(words: tuple[str, ...], cwd: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603 - the client's program, found on the PATH of the user
-        words,
-        cwd=cwd,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-
-
 def end(process: subprocess.Popen[Any]) -> None:
-    """End a program and all processes of its session."""
+    """Kill a program and all processes in the program's session."""
     with suppress(ProcessLookupError, PermissionError):  # no process is left; macOS reports a PermissionError
         os.killpg(process.pid, signal.SIGKILL)
 
 
 def shown(code: int, said: str) -> str:
-    """Format a program's answer for a message: the exit code, and its beginning with escapes."""
+    """Return the start of a program's output and the exit code as text for an error message."""
     return f"{said[:_SHOWN]!r} ({code})"
 
 
 def version_in(said: str) -> str:
-    """Return the version that a program's output contains, or "" if there is none."""
+    """Return the version in a program's output, or "" if the output contains no version."""
     if "\ufffd" in said or not all(value.isprintable() or value in "\r\n\t" for value in said):
         return ""
     match = _VERSION.search(said)

@@ -28,6 +28,7 @@ from postroom.contracts.errors import (
     CommandKilled,
     CommandNotEnded,
     CommandNotStarted,
+    CommandSaidNothing,
     CommandTimedOut,
     InvalidActivation,
     InvalidRunner,
@@ -76,7 +77,10 @@ _MAX_KEPT: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sessions:
-    """The sessions of an agent on a thread; `key` identifies the executor, and `made_with` the program."""
+    """The stored sessions of an agent on a thread.
+
+    `key` identifies the executor, and `made_with` is the command that created the sessions.
+    """
 
     control: RunControl
     thread_id: str
@@ -87,15 +91,14 @@ class Sessions:
 
     @property
     def _name(self) -> str:
-        """The name under which the session is stored."""
         conversation = self.control.conversation if self.per is SessionPer.THREAD else None
         return self.agent_id if conversation is None else f"{self.agent_id} {conversation}"
 
     async def former(self, *, of_run: str | None = None) -> str | None:
-        """Return the session that the agent resumes, or None for a new session.
+        """Return the id of the session to resume, or None for a new session.
 
-        If a run must not see earlier messages, it gets a new session, because a client cannot forget them.
-        With `of_run`, only a session of this run is returned.
+        A run that must not see earlier messages gets a new session. If `of_run` is given, only a session of
+        the run `of_run` is returned.
         """
         if self.control.hidden_runs:
             return None
@@ -110,40 +113,37 @@ class Sessions:
         return session if is_session(session) else None
 
     async def keep(self, session: str | None, *, of_run: str | None = None) -> None:
-        """Store the session for the agent's next run on the thread, or for the rest of this run.
+        """Store a session for the agent's next run on the thread, or for the run `of_run`.
 
-        A failure to store is only logged, because the finished answer must not be lost. The next run then
-        starts a new session.
+        If the store fails, the error is only logged.
 
         Raises:
             StaleClaim: The worker no longer owns the run; nothing was written.
         """
         if not is_session(session):
-            return None
+            return
         entry: dict[str, Json] = {"made_with": list(self.made_with), "session": session}
         if of_run is not None:
             entry["run"] = of_run
         for tries_left in reversed(range(_MAX_TRIES)):
             try:
-                return await self._write(entry)
+                state = await self.control.threads.load_thread_state(self.thread_id)
+                sessions = self._stored_fields(state)
+                if sessions.get(self._name) != entry:
+                    others = [item for item in sessions.items() if item[0] != self._name]
+                    newest = dict([*others, (self._name, entry)][-_MAX_KEPT:])
+                    whole: dict[str, Json] = {**(state or {}), self.key: newest}
+                    commit = ThreadCommit(thread_id=self.thread_id, thread_state=whole)
+                    await self.control.coordinator.commit(commit)
+                return
             except StaleClaim:
                 raise
             except PostroomError as error:
                 if not (error.retryable and tries_left):
                     reason = error.describe()
                     _LOG.warning("command.session_not_kept", thread_id=self.thread_id, reason=reason)
-                    return None
-        return None
-
-    async def _write(self, entry: dict[str, Json]) -> None:
-        state = await self.control.threads.load_thread_state(self.thread_id)
-        sessions = self._stored_fields(state)
-        if sessions.get(self._name) == entry:
-            return
-        others = [item for item in sessions.items() if item[0] != self._name]
-        newest = dict([*others, (self._name, entry)][-_MAX_KEPT:])
-        whole: dict[str, Json] = {**(state or {}), self.key: newest}
-        await self.control.coordinator.commit(ThreadCommit(thread_id=self.thread_id, thread_state=whole))
+                    return
+        return
 
     def _stored_fields(self, state: dict[str, Json] | None) -> dict[str, Any]:
         fields = (state or {}).get(self.key)
@@ -151,7 +151,7 @@ class Sessions:
 
 
 def is_session(session: object) -> bool:
-    """Return whether a session id can safely be an argument of a command."""
+    """Return whether a session id is safe as an argument of a command."""
     if not isinstance(session, str) or not 0 < len(session) <= _MAX_LENGTH:
         return False
     return session.isprintable() and not session.startswith("-")
@@ -170,7 +170,7 @@ _OPTION: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastWords:
-    """The last output of a failed program, and how it differs from the expected output."""
+    """The last output of a failed program, and the output that was expected."""
 
     words: str = ""
     """The text on the program's standard output and standard error."""
@@ -189,9 +189,9 @@ def add_advice(
     environment: Mapping[str, str],
     said: LastWords,
 ) -> CommandError:
-    """Return the failure of a runner's client, with added advice. This call blocks.
+    """Return the error of a client program with advice for the user.
 
-    `command` is the program that was started, and `environment` is its environment.
+    Blocks. `command` is the program that was started, and `environment` is its environment.
     """
     if isinstance(error, CommandNotStarted):
         if error.value != command:  # the error is about the working folder
@@ -220,7 +220,6 @@ def _what_helps(client: ClientProgram, runner: Runner, said: LastWords) -> str:
 
 
 def _version(client: ClientProgram, runner: Runner, command: str, environment: Mapping[str, str]) -> str:
-    """Return the version that the client reports; a custom command is not started for that."""
     if PurePath(command).name != client.program:
         return "of an unknown version"
     code, text = asked(environment, command, "--version", cwd=Path(runner.cwd))
@@ -233,7 +232,7 @@ TRY_LATER: Final = 75
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failing:
-    """Creates the errors for a program that has ended.
+    """Creates the errors for a failed program.
 
     Attributes:
         taken: The number of bytes of output.
@@ -252,7 +251,7 @@ class Failing:
 
     @property
     def words(self) -> str:
-        """The end of the program's output without secrets, to append to an error message."""
+        """The end of the program's output with secrets masked, for an error message."""
         return self.quoted(self.said, *self.tails)
 
     def left(self, ended: ProgramEnd) -> CommandError:
@@ -261,7 +260,7 @@ class Failing:
         return self.by(CommandNotEnded, f"left processes that could not be ended: {pids}", value=pids)
 
     def stopped(self, reason: StopReason) -> CommandError:
-        """Return the error for a program that was stopped for this reason."""
+        """Return the error for a program that was stopped for the given reason."""
         if reason is StopReason.TIMED_OUT:
             limit = f"{milliseconds(self.runner.timeout) / 1000:g} s"
             return self.by(
@@ -289,11 +288,11 @@ class Failing:
         return self.by(kind, f"ended with exit code {code}{self.words}", value=code)
 
     def by(self, kind: type[CommandError], what: str, *, value: object = None) -> CommandError:
-        """Return an error about the program; `kind` is the class of the error."""
+        """Return an error of the class `kind` about the program."""
         return kind(f"the command {self.program!r} {what}", value=value)
 
     def quoted(self, said: str | None, *tails: Tail) -> str:
-        """Return the program's own message, or its first output that is not empty, without secrets."""
+        """Return the program's error message, or the first non-empty output, with secrets masked."""
         secrets = secrets_in(self.environment)
         if said:
             shown = mask_secrets(without_escapes(said), secrets)
@@ -320,8 +319,13 @@ _MARGIN_MS = 2_000  # time to check the processes on a busy machine
 class Finished(Protocol):
     """The result of a program that has executed a run."""
 
+    @property
+    def failing(self) -> Failing:
+        """The errors for a program that failed."""
+        ...
+
     def result(self, activation: RunActivation) -> AgentRunResult:
-        """Return the result of the run.
+        """Return the result of the run; the answer may be empty.
 
         Raises:
             CommandError: The program failed; the error's class and `retryable` give details.
@@ -329,7 +333,7 @@ class Finished(Protocol):
         ...
 
     def last_words(self) -> LastWords:
-        """Return the program's last output, for advice on its failure."""
+        """Return the last output of the program, which the advice on a failure needs."""
         ...
 
 
@@ -344,16 +348,11 @@ def nothing_more(activation: RunActivation) -> dict[str, str]:
 
 @asynccontextmanager
 async def no_server(activation: RunActivation) -> AsyncIterator[RunAccess | None]:
-    """Yield None: the program of the run gets no access to this server."""
+    """Yield None: the program of a run gets no access to this server."""
     yield None
 
 
 async def _add_received_messages(activation: RunActivation, control: RunControl) -> RunActivation:
-    """Add the messages that the run received in earlier executions to the request.
-
-    A restarted program does not know these messages. On the thread, these messages follow the request, which
-    may contain messages or an answer.
-    """
     if control.beginning is not None:
         return activation  # the run starts with this execution
     run = await control.threads.load_run(activation.run_id or "")
@@ -368,7 +367,7 @@ async def _add_received_messages(activation: RunActivation, control: RunControl)
 
 
 async def from_the_start(activation: RunActivation, control: RunControl) -> RunActivation:
-    """Add all earlier prompts of the run to the request, for a program without a session."""
+    """Return the request with all earlier prompts of the run, for a program without a session."""
     if activation.continue_run_id is None:
         return activation
     run = await control.threads.load_run(activation.continue_run_id)
@@ -382,10 +381,10 @@ async def from_the_start(activation: RunActivation, control: RunControl) -> RunA
 
 
 class ProgramExecutor(RunDispatchExecutor):
-    """Executes each run by a program; a subclass implements the conversation with the program.
+    """Executes each run with a program; a subclass implements the conversation with the program.
 
-    Several executors may share a `process_runner`. `environment_of` adds variables for a run, such as its
-    project. `access_of` gives the program of a run access to this server.
+    Several executors may share a `process_runner`. `environment_of` returns additional variables for a run.
+    `access_of` gives the program of a run access to this server.
     """
 
     kind: ClassVar[RunnerKind]
@@ -409,22 +408,19 @@ class ProgramExecutor(RunDispatchExecutor):
 
     @abstractmethod
     async def _attempt(self, work: Work) -> Finished | None:
-        """Run the program to its end; return None if it was asked to end before it started.
-
-        Do not cancel this call: end the program through `stop` of the active run.
-        """
+        """Run the program of a run; return None if the run was stopped before the program started."""
 
     @abstractmethod
     async def _keep(self, work: Work, finished: Any) -> None:
-        """Store data for the thread's next run, if the program has not failed."""
+        """Store the session for the thread's next run."""
 
     @abstractmethod
     def build_command(self, runner: Runner) -> Sequence[str]:
-        """Return the command of a runner, without arguments that depend on a run."""
+        """Return the command of a runner without the arguments for a run."""
 
     @abstractmethod
     def find_client(self, runner: Runner) -> ClientProgram | None:
-        """Return the client that a runner starts, or None if it is unknown; advice on failures names it."""
+        """Return the client program for the advice on failures, or None if the client is unknown."""
 
     @property
     def executing(self) -> int:
@@ -432,9 +428,9 @@ class ProgramExecutor(RunDispatchExecutor):
         return len(self._runs)
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Run the agent's program, and return its answer after its last process has ended.
+        """Run the agent's program until all processes of the program have ended, and return the answer.
 
-        If this call is cancelled, it first ends the program and all its processes.
+        A cancelled call ends the program and all processes of the program.
 
         Raises:
             ThreadAlreadyRunning: A run of the thread is already executing in this process.
@@ -497,11 +493,6 @@ class ProgramExecutor(RunDispatchExecutor):
             self._runs.leave(active)
 
     async def _ended(self, work: Work) -> AgentRunResult:
-        """Run the program, and return the result of the run; a failure gets advice about the client.
-
-        The work must not be interrupted. If this call is cancelled, it asks the program to end, and waits for
-        the program's end.
-        """
         finished: Finished | None = None
         task = self._tasks.start(self._begun(work), name=work.active.identity.run_id)
         try:
@@ -523,6 +514,10 @@ class ProgramExecutor(RunDispatchExecutor):
                 run_id = work.active.identity.run_id
                 return AgentRunResult(run_id=run_id, termination=TerminationReason.cancelled())
             result = finished.result(work.activation)
+            ends = result.termination.type is TerminationKind.NATURAL_END
+            if ends and not result.response.strip() and not await work.control.continues():
+                words = finished.failing.words
+                raise finished.failing.by(CommandSaidNothing, f"ended successfully without an answer{words}")
         except CommandError as error:
             client = self.find_client(work.runner)
             if client is None:
@@ -537,7 +532,7 @@ class ProgramExecutor(RunDispatchExecutor):
         return result
 
     async def _assign_messages(self, active: ActiveRun) -> None:
-        """Assign messages that tools delivered to the run; if this fails, they also start the next run.
+        """Assign the messages that tool calls have returned to the run.
 
         Raises:
             StaleClaim: The worker no longer owns the run.
@@ -552,11 +547,7 @@ class ProgramExecutor(RunDispatchExecutor):
             _LOG.warning("program.told_not_noted", run_id=run_id, reason=error.describe())
 
     async def untold(self, run_id: str) -> str:
-        """Return new messages for a run, which its tool adds to an answer.
-
-        Each message is returned once. The result is empty if there is none, or if the program receives
-        messages in another way.
-        """
+        """Return the texts of messages that have arrived for a run since the last call, or ""."""
         active = self._runs.find(run_id)
         return "" if active is None else await active.untold()
 
@@ -567,12 +558,15 @@ class ProgramExecutor(RunDispatchExecutor):
             return error
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to end; return False if none is active."""
+        """Ask an active run to end; `id` is a dispatch, run or thread id.
+
+        Return False if no run is active.
+        """
         active = self._runs.find(id)
         return active is not None and active.cancel()
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end and wait for its processes; return False if some remain."""
+        """Ask the active run of a thread to end, and wait; return False if processes are left."""
         if (active := self._runs.on_thread(thread_id)) is None:
             return False
         active.cancel()
@@ -581,12 +575,14 @@ class ProgramExecutor(RunDispatchExecutor):
         return await within(active.ended.wait(), most, self.process_runner.timer)
 
     def wake_pending_boundary(self, id: str) -> bool:
-        """Notify the run with this id of new messages; return False if its program accepts none."""
+        """Notify a run of new messages; return False if the run's program accepts no messages."""
         active = self._runs.find(id)
         return active is not None and active.wake()
 
     def find_program(self, runner: Runner) -> str:
-        """Return the file that a runner would start, without starting it. This call blocks.
+        """Return the path of the program that a runner would start, without starting the program.
+
+        Blocks.
 
         Raises:
             CommandNotStarted: The program could not be started.
@@ -594,7 +590,7 @@ class ProgramExecutor(RunDispatchExecutor):
         return find_program(self.build_command(runner)[0], runner, self.process_runner.server)
 
     async def close(self) -> None:
-        """End every program, and wait until none is left; a repeated call has no effect."""
+        """End every program, and wait until no program is left; a repeated call has no effect."""
         for active in self._runs.all():
             active.cancel()
         for active in self._runs.all():

@@ -25,9 +25,9 @@ ERRORS_SHOWN: Final = 2_000
 class CommandLimits:
     """The limits for ending programs, and for streaming their output.
 
-    `grace` is the time between the request to end and the kill, and `kill_wait` is how long a kill may take.
-    At most `stream_per_second` characters of output are streamed. The answer contains all of the output, up
-    to the runner's limit. A program is ended if its output exceeds `most_output_bytes` in total.
+    `grace` is the time that a program has to end before the program is killed. `kill_wait` is the maximum
+    time to wait for a killed program. At most `stream_per_second` characters per second are streamed. A
+    program is ended if the total output exceeds `most_output_bytes`.
     """
 
     grace: timedelta = timedelta(seconds=5)
@@ -52,7 +52,7 @@ MIN_LINE_BYTES: Final = 4 << 20
 
 
 class Tail:
-    """The last bytes of a stream."""
+    """Keeps the last bytes of a stream."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -61,7 +61,7 @@ class Tail:
         self.total = 0
 
     def add(self, chunk: bytes) -> None:
-        """Add output; beyond the limit, the oldest bytes are dropped."""
+        """Add bytes to the stream; the oldest bytes are dropped if the limit is exceeded."""
         self.total += len(chunk)
         self._chunks.append(chunk[-self._most :])
         self._kept += len(self._chunks[-1])
@@ -73,25 +73,22 @@ class Tail:
 
     @property
     def is_cut(self) -> bool:
-        """Whether bytes were dropped."""
+        """Whether bytes of the stream were dropped."""
         return self.total > self._most
 
     def bytes(self) -> bytes:
-        """Return the last bytes of the stream, at most as many as the limit allows."""
+        """Return the kept bytes at the end of the stream."""
         return b"".join(self._chunks)[-self._most :]
 
     def text(self) -> str:
-        """Return the bytes that were kept as text.
-
-        A note marks a missing beginning. Invalid UTF-8 is replaced.
-        """
+        """Return the kept bytes as text, with a note if earlier bytes were dropped."""
         kept_text = self.plain()
         if not self.is_cut:
             return kept_text
         return CUT_NOTE.format(count=self.total - self._most) + kept_text
 
     def plain(self) -> str:
-        """Return the bytes that were kept as text, without the note and without escape sequences."""
+        """Return the kept bytes as text, without a note and without escape sequences."""
         kept_data = self.bytes()
         rest = 0
         while self.is_cut and rest < min(3, len(kept_data)) and kept_data[rest] & 0xC0 == 0x80:
@@ -108,7 +105,7 @@ class Lines:
         self._too_long = False
 
     def add(self, chunk: bytes) -> Iterator[bytes]:
-        """Yield the lines that are complete after this piece."""
+        """Yield the lines that are complete after a piece of the stream."""
         *ended, rest = chunk.split(b"\n")
         for piece in ended:
             self._begin(piece)
@@ -116,7 +113,7 @@ class Lines:
         self._begin(rest)
 
     def end(self) -> Iterator[bytes]:
-        """Yield the unfinished last line, if there is one."""
+        """Yield the unfinished last line of the stream, if there is one."""
         line, is_kept = bytes(self._begun), not self._too_long
         self._begun, self._too_long = bytearray(), False
         if line.strip() and is_kept:
@@ -130,7 +127,7 @@ class Lines:
 
 
 class Stream:
-    """Passes on text up to a rate and a total limit, and adds a note if it drops text."""
+    """Passes text on within limits, and adds a note if text is dropped."""
 
     def __init__(self, sink: EventSink, clock: Clock, *, per_second: int, in_all: int) -> None:
         self._sink = sink
@@ -143,7 +140,7 @@ class Stream:
 
     @property
     def is_over(self) -> bool:
-        """Whether the total limit is reached."""
+        """Whether the total limit of the stream is reached."""
         return self._left_in_all <= 0
 
     async def pass_on(self, text: str) -> None:
@@ -173,7 +170,6 @@ class Output(asyncio.StreamReaderProtocol):
     """Reads a program's output in pieces."""
 
     def __init__(self) -> None:
-        """Create a reader without a pipe."""
         self.reader = asyncio.StreamReader(limit=READ_BYTES)
         super().__init__(self.reader)
         self._let_go = asyncio.Event()
@@ -186,7 +182,7 @@ class Output(asyncio.StreamReaderProtocol):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport."""
+        """Store the transport of the pipe."""
         super().connection_made(transport)
         self._pipe = transport
 
@@ -197,16 +193,16 @@ class Output(asyncio.StreamReaderProtocol):
         self._let_go.set()
 
     async def close(self) -> None:
-        """Close the pipe, and wait until its descriptor is closed."""
+        """Close the pipe, and wait until the file descriptor is closed."""
         if self._pipe is not None:
             self._pipe.close()
             await self._let_go.wait()
 
 
 class StdinWriter(asyncio.Protocol):
-    """Writes to a program's standard input without waiting.
+    """Writes lines to a program's standard input without waiting.
 
-    `on_full` is called if the program does not read its input.
+    `on_full` is called if the program does not read the input.
     """
 
     def __init__(self, on_full: Callable[[], None]) -> None:
@@ -223,12 +219,12 @@ class StdinWriter(asyncio.Protocol):
         return writer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport."""
+        """Store the transport of the pipe."""
         if isinstance(transport, asyncio.WriteTransport):
             self._transport = transport
 
     def write(self, line: bytes) -> None:
-        """Write a line; if the pipe is closed, the line is dropped."""
+        """Write a line to the program; drop the line if the pipe is closed."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -238,12 +234,12 @@ class StdinWriter(asyncio.Protocol):
             self._on_full()
 
     def finish(self) -> None:
-        """Close the pipe when the program has read everything."""
+        """Close the pipe after the program has read all lines."""
         if self._transport is not None:
             self._transport.close()
 
     async def drop(self) -> None:
-        """Close the pipe at once, and wait until it is closed."""
+        """Close the pipe immediately, and wait until the pipe is closed."""
         if self._transport is not None and not self._closed.is_set():
             self._transport.abort()
             await self._closed.wait()
@@ -257,7 +253,6 @@ class Control(asyncio.Protocol):
     """The server's end of the control socket of a shim (see `shim.py`)."""
 
     def __init__(self) -> None:
-        """Create the server's end for a new program."""
         self.exited, self.gone = asyncio.Event(), asyncio.Event()
         """Events that report the end of the program.
 
@@ -278,17 +273,17 @@ class Control(asyncio.Protocol):
         self._transport: asyncio.WriteTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport."""
+        """Store the transport of the socket."""
         if isinstance(transport, asyncio.WriteTransport):
             self._transport = transport
 
     def say(self, line: str) -> None:
-        """Send a line to the shim; if the shim has ended, do nothing."""
+        """Send a line to the shim; do nothing if the shim has ended."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(f"{line}\n".encode())
 
     def close(self) -> None:
-        """Close the socket, which causes the shim to kill all remaining processes."""
+        """Close the socket, which makes the shim kill all remaining processes."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -66,11 +66,9 @@ def child_environment(
     told: Mapping[str, str],
     defaults: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return the complete environment for a program.
+    """Return all environment variables for a runner's program.
 
-    The variables in `told` override those of the runner, which override `defaults`.
-
-    If the server itself lacks a variable in `pass_env`, the variable is ignored.
+    Variables in `told` override variables of the runner, and variables of the runner override `defaults`.
     """
     taken = {
         name: value
@@ -84,7 +82,7 @@ def child_environment(
 def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the values of variables whose names indicate secrets, longest first.
 
-    Each long line of a multi-line value is a secret, too, because a program may print it alone.
+    Each long line of a multi-line secret is returned as a separate secret.
     """
     secrets: set[str] = set()
     for name, value in environment.items():
@@ -95,11 +93,9 @@ def secrets_in(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def mask_secrets(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> str:
-    """Return the text with all secrets masked.
+    """Return a text in which all secrets are masked.
 
-    With `is_cut`, the text may begin within a secret, because its beginning was cut off. If the program was
-    ended while it wrote, the text may end within a secret. Parts of secrets at both ends of the text are
-    masked, too.
+    A part of a secret at the end of the text is masked. If `is_cut` is True, a part at the start is masked.
     """
     values = tuple(secrets)
     if is_cut and any(text in secret for secret in values):
@@ -113,7 +109,6 @@ def mask_secrets(text: str, secrets: Iterable[str], *, is_cut: bool = False) -> 
 
 
 def _overlap(left: str, right: str) -> int:
-    """Return the length of the longest end of `left` that is a beginning of `right`."""
     most = min(len(left), len(right))
     return next((length for length in range(most, 0, -1) if right.startswith(left[-length:])), 0)
 
@@ -155,7 +150,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A program that was started.
+    """A started program.
 
     Attributes:
         control: The socket to the shim, which kills the program when the socket is closed.
@@ -171,7 +166,7 @@ class Started:
     stderr: IO[bytes]
 
     def close(self) -> None:
-        """Close everything that is open; if the program still runs, it is killed."""
+        """Close all file descriptors and sockets, which kills a running program."""
         self.control.close()
         for end in (self.stdin, self.stdout, self.stderr):
             if end is not None:
@@ -179,28 +174,19 @@ class Started:
 
 
 class Launcher:
-    """A process that forks a shim for each program.
-
-    The launcher is started with the first program.
-    """
+    """A process that forks a shim for each program; the process is started with the first program."""
 
     def __init__(self, environment: Mapping[str, str], platform: str) -> None:
-        """Create the launcher; `environment` is the environment of the server.
-
-        Some Python installations need the server's variables to find their library.
-        """
         self._platform = platform
         self._environment = {name: environment[name] for name in _LIBRARIES if name in environment}
         self._turn = threading.Lock()
         self._line: socket.socket | None = None
 
     def hand_over(self, ends: Sequence[int]) -> None:
-        """Make the launcher fork a shim that inherits the file descriptors `ends`.
-
-        If the launcher was killed, it is started again first.
+        """Make the launcher fork a shim that inherits the file descriptors in `ends`.
 
         Raises:
-            OSError: The system has no resources for a process, or the new launcher was killed, too.
+            OSError: The system has no resources for a process, or the new launcher was killed.
         """
         with self._turn:
             if self._line is not None:
@@ -232,7 +218,7 @@ class Launcher:
             socket.send_fds(ours, [b"+"], ends)
 
     def close(self) -> None:
-        """End the launcher; active shims continue."""
+        """End the launcher process without ending active shims."""
         with self._turn:
             if self._line is not None:
                 self._line.close()
@@ -242,12 +228,10 @@ class Launcher:
 def started(
     launch: Launch, launcher: Launcher, *, folder: Path, lock: int, until: float | None = None
 ) -> Started:
-    """Start a program through a shim, with pipes for its output.
+    """Start a program through a shim, with pipes for the output.
 
-    The shim kills the program at the deadline `until`.
-
-    The deadline can be moved later. `folder` is the private folder of the run. `lock` is the descriptor of a
-    lock for which other executions of the run wait.
+    The shim kills the program at the deadline `until`. `folder` is the private folder of the run. `lock` is
+    the file descriptor of the run folder's lock.
 
     Raises:
         CommandNotStarted: The working folder or the program is missing, or access to it is denied.
@@ -263,9 +247,7 @@ def started(
                 value=length,
             )
         if "\0" in word:
-            raise PromptTooLong(
-                "the prompt contains a zero byte, which an argument cannot contain", value="\\0"
-            )
+            raise PromptTooLong("the prompt has a zero byte, which an argument cannot contain", value="\\0")
     if not Path(launch.cwd).is_dir():
         raise CommandNotStarted(f"the working folder {launch.cwd!r} is missing", value=launch.cwd)
     try:
@@ -274,14 +256,16 @@ def started(
                 stdin, reads = _stdin(launch.stdin, folder, ours, theirs)
                 stdout, writes = _pipe(ours, theirs)
                 stderr, complains = _pipe(ours, theirs)
+                refused, refuses = socket.socketpair()
                 control, shim = socket.socketpair()
+                ours.callback(refused.close)
                 ours.callback(control.close)
+                theirs.callback(refuses.close)
                 theirs.callback(shim.close)
-                launcher.hand_over((lock, reads, writes, complains, shim.fileno()))
-            control.settimeout(_START_SECONDS)
-            pid, response = _request_start(control, launch, until)
+                launcher.hand_over((lock, reads, writes, complains, refuses.fileno(), shim.fileno()))
+            pid, response = _request_start(control, refused, launch, until)
+            refused.close()
             ours.pop_all()
-            control.setblocking(False)
             return Started(pid=pid, control=control, said=response, stdin=stdin, stdout=stdout, stderr=stderr)
     except OSError as error:
         # The error for a program that the system did not start, with the reason.
@@ -320,7 +304,6 @@ def started(
 def _stdin(
     content: bytes | None, folder: Path, ours: ExitStack, theirs: ExitStack
 ) -> tuple[IO[bytes] | None, int]:
-    """Return the server's end of a program's standard input, if it is a pipe, and the program's end."""
     if content is None:
         reads, writes = os.pipe()
         theirs.callback(os.close, reads)
@@ -342,8 +325,10 @@ def _pipe(ours: ExitStack, theirs: ExitStack) -> tuple[IO[bytes], int]:
     return ours.enter_context(os.fdopen(reads, "rb", 0)), writes
 
 
-def _request_start(control: socket.socket, launch: Launch, until: float | None) -> tuple[int, bytes]:
-    """Tell the shim which program to start; return the program's pid and further output of the shim.
+def _request_start(
+    control: socket.socket, refused: socket.socket, launch: Launch, until: float | None
+) -> tuple[int, bytes]:
+    """Send the start request to the shim, and return the program's pid and further output of the shim.
 
     Raises:
         OSError: The shim could not start the program, or has ended.
@@ -351,22 +336,26 @@ def _request_start(control: socket.socket, launch: Launch, until: float | None) 
     variables = (f"{name}={value}" for name, value in launch.environment.items())
     texts = b"\0".join(map(os.fsencode, (launch.cwd, *launch.words, *variables)))
     deadline = "-" if until is None else f"{until:.3f}"
+    for line in (control, refused):
+        line.settimeout(_START_SECONDS)
     control.sendall(f"{len(texts)} {len(launch.words)} {deadline}\n".encode() + texts)
     response = b""
     while b"\n" not in response:
         if not (more := control.recv(4_096)):
             raise OSError(errno.EPIPE, "the process that starts the program has ended")
         response += more
-    line, response = response.split(b"\n", 1)
-    about, number = line.split()
-    if about == b"refused":
-        raise OSError(int(number), os.strerror(int(number)))
+    first, response = response.split(b"\n", 1)
+    about, number = first.split()
+    errno_of_program = number if about == b"refused" else refused.recv(16)
+    if errno_of_program:
+        raise OSError(int(errno_of_program), os.strerror(int(errno_of_program)))
+    control.setblocking(False)
     return int(number), response
 
 
 @contextmanager
 def private_files() -> Iterator[None]:
-    """Convert failures to write private files to the error for a program that did not start."""
+    """Convert an OSError in the block to CommandBusy or CommandNotStarted."""
     try:
         yield
     except OSError as error:
@@ -377,7 +366,9 @@ def private_files() -> Iterator[None]:
 
 
 def find_program(program: str, runner: Runner, server: Mapping[str, str]) -> str:
-    """Return the file that would be started for a program, found on the program's own PATH.
+    """Return the path of the file that would be started for the command `program`.
+
+    The command is searched on the PATH of the runner.
 
     Raises:
         CommandNotStarted: The working folder is inaccessible, or the program is missing or not executable.
@@ -411,18 +402,17 @@ _NAMESPACE: Final = Path("/proc/self/ns/pid")
 
 
 def own_process(programs: Path) -> dict[str, Json]:
-    """Return data by which other servers recognize this process, for `is_gone`.
+    """Return the data with which other servers can identify this process.
 
-    `programs` is the folder with the runs of this process.
+    `programs` is the folder with the private folders of the process's runs.
     """
     return {"machine": _machine(), "pid": os.getpid(), "programs": str(programs)}
 
 
 def is_gone(about: Mapping[str, Json]) -> bool:
-    """Return whether the process that `about` describes has certainly exited, with all its programs.
+    """Return whether a process and all its programs have certainly exited.
 
-    The result is False for a process on another machine, or if another process now has its pid. This call
-    blocks.
+    `about` is a result of `own_process`. Return False for a process on another machine. Blocks.
     """
     machine, pid, programs = about.get("machine"), about.get("pid"), about.get("programs")
     if not machine or machine != _machine() or not isinstance(pid, int) or not isinstance(programs, str):
@@ -435,7 +425,6 @@ def is_gone(about: Mapping[str, Json]) -> bool:
 
 
 def _machine() -> str:
-    """Return an id of this machine since its last boot; pids are unique within it."""
     try:
         return f"{_BOOT_ID.read_text().strip()} {_NAMESPACE.readlink()}"
     except OSError:  # without Linux, other servers wait until the lease expires
@@ -454,7 +443,7 @@ _MARGIN_SECONDS: Final = 1.0
 
 
 class ProcessRunner:
-    """Starts and watches the programs of a server; all executors of the server share this object."""
+    """Starts and watches the programs of all executors of a server."""
 
     def __init__(
         self,
@@ -466,11 +455,6 @@ class ProcessRunner:
         limits: CommandLimits | None = None,
         platform: str = sys.platform,
     ) -> None:
-        """Create the runner, without starting or writing anything; `environment` is the server's.
-
-        Raises:
-            ConfigError: The folder is not absolute.
-        """
         if not folder.is_absolute():
             raise ConfigError(
                 "a server that executes programs needs an absolute data folder", value=str(folder)
@@ -485,17 +469,14 @@ class ProcessRunner:
         """The time after which another server may take over the runs, or None if no other server can."""
 
     def hold(self, duration: int) -> None:
-        """Make the shims kill all programs in `duration` milliseconds, unless `hold` is called again.
-
-        A frozen server cannot stop its programs, while another server starts their runs again.
-        """
+        """Set the deadline at which the shims kill all programs to `duration` milliseconds from now."""
         self.until = time.clock_gettime(CLOCK) + duration / 1_000 + _MARGIN_SECONDS
         for control in self.controls:
             control.say(f"hold {self.until:.3f}")
 
     @asynccontextmanager
     async def open_run_folder(self, run_id: str) -> "AsyncIterator[RunFolder]":
-        """Create the private folder of a run for one execution at a time; remove it when the context ends.
+        """Create the private folder of a run, and remove the folder when the block ends.
 
         Raises:
             CommandNotEnded: Processes of an earlier execution of the run still exist.
@@ -516,14 +497,14 @@ class ProcessRunner:
             await in_thread(folder.release)
 
     def remove_leftovers(self) -> None:
-        """Remove the folders of an earlier server's runs; call this before the first run."""
+        """Remove the run folders of earlier servers; must be called before the first run."""
         for path in self.folder.glob(f"*{_FOLDER}"):
             if not is_locked(path):
                 shutil.rmtree(path, ignore_errors=True)
 
 
 class RunFolder:
-    """The private folder of a run, and its lock, which only one execution holds at a time.
+    """The private folder of a run, with a lock for one execution at a time.
 
     All methods block.
     """
@@ -538,7 +519,7 @@ class RunFolder:
         """Whether some processes of this execution could not be ended."""
 
     def take(self) -> bool:
-        """Create the folder and acquire its lock; return False if another execution holds the lock.
+        """Create the folder and acquire the lock; return False if another execution holds the lock.
 
         Raises:
             CommandNotStarted, CommandBusy: The folder could not be created.
@@ -557,7 +538,7 @@ class RunFolder:
         return True
 
     def release(self) -> None:
-        """Remove the folder, if this execution holds its lock and has left no process."""
+        """Release the lock, and remove the folder if no process of the run is left."""
         if self.lock is not None:
             os.close(self.lock)
             if not self.is_in_use:
@@ -565,7 +546,7 @@ class RunFolder:
 
 
 def has_programs(folder: Path) -> bool:
-    """Return whether a run of the server with this folder still has processes, or True if unknown."""
+    """Return whether runs in a server's folder still have processes, or True if this is unknown."""
     try:
         names = os.listdir(folder)  # noqa: PTH208 - a glob hides errors
         return any(is_locked(folder / name) for name in names if name.endswith(_FOLDER))
@@ -576,7 +557,7 @@ def has_programs(folder: Path) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether an execution of the run with this private folder still has processes."""
+    """Return whether a process of a run still holds the lock of the run's private folder."""
     try:
         lock = os.open(path / _LOCK, os.O_RDWR)
     except FileNotFoundError:
@@ -592,9 +573,10 @@ def is_locked(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A run that is executed by a program.
+    """A run that a program executes.
 
-    `told` is added to the program's environment. `access` gives the program access to this server.
+    `told` contains additional environment variables for the program. `access` gives the program access to
+    this server.
     """
 
     activation: RunActivation
@@ -629,12 +611,12 @@ class ProgramEnd:
 
 
 class Talk(Protocol):
-    """The conversation with a program, which reads its output and writes to its input."""
+    """A conversation with a program, which reads the program's output and writes to the program's input."""
 
     async def begin(self, stdin: IO[bytes] | None) -> None:
-        """Begin the conversation with a program that was just started.
+        """Begin the conversation with a new program.
 
-        `stdin` is the program's input, if it is a pipe.
+        `stdin` is the pipe to the program, or None if there is no pipe.
         """
         ...
 
@@ -643,11 +625,11 @@ class Talk(Protocol):
         ...
 
     async def part(self, gone: asyncio.Event) -> None:
-        """Ask the program to finish before its processes are killed; return within a limited time."""
+        """Ask the program to finish; return within a limited time."""
         ...
 
     async def end(self) -> None:
-        """Stop using the program, after its processes have ended or could not be ended."""
+        """Stop using the program after the program's processes have ended."""
         ...
 
 
@@ -657,7 +639,6 @@ class Program:
     def __init__(
         self, process_runner: ProcessRunner, work: Work, variables: Mapping[str, str] | None = None
     ) -> None:
-        """Create the program's environment; variables of the runner override `variables`."""
         self._with, self._work = process_runner, work
         access = {} if work.access is None else work.access.variables()
         names = {
@@ -671,7 +652,7 @@ class Program:
         self._heard_at = self._taken = 0
 
     async def connect(self, client: CodingClient) -> Connection:
-        """Connect the client to this server for the run, and return the connection."""
+        """Prepare the access of a client to this server, and return the connection data."""
         access, connect = self._work.access, client.connect
         if access is not None and connect is not None:
             folder = self._work.folder.path / _SETTINGS
@@ -680,10 +661,10 @@ class Program:
         return self._connection
 
     async def run(self, launch: Launch, talk: Talk, errors: Tail) -> ProgramEnd | None:
-        """Run the program until all of its processes have ended, or the rest could not be ended.
+        """Run the program until all processes of the program have ended.
 
-        Return None if the run was stopped before the start. Do not cancel this call: stop the program through
-        `stop` of the active run.
+        Return None if the run was stopped before the start. Do not cancel this call; use `stop` of the active
+        run to end the program.
 
         Raises:
             CommandNotStarted, PromptTooLong, CommandBusy: The program was not started, and none of its

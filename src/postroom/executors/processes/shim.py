@@ -2,7 +2,7 @@
 
     server ─▶ launcher, one for each server ─▶ shim, one for each run ─▶ program and its children
 
-The server sends five descriptors for each run to the launcher. The launcher forks each shim, because a fork
+The server sends six descriptors for each run to the launcher. The launcher forks each shim, because a fork
 takes a tenth of the time that a new Python interpreter takes. The shim starts the program. The shim kills all
 processes of the run at the deadline, on request of the server, and when its control socket is closed, for
 example because the server was killed.
@@ -11,7 +11,9 @@ On Linux, the shim becomes the parent of every orphaned process of the run, so t
 systems, it can kill only the process group of the program.
 
 A program can stop its shim by SIGSTOP. On Linux, a stopped shim continues when the launcher ends. The
-launcher ends together with the server, or when the server closes it because a shim does not respond.
+launcher ends together with the server, or when the server closes it because a shim does not respond. The
+program starts only after the shim has answered, so it cannot stop the shim before. If the system then refuses
+to execute the program, it writes the errno to the socket `failed`, which is closed otherwise.
 
 The server writes these lines to the control socket: `end` sends SIGTERM to all processes, `kill` sends
 SIGKILL, and `hold T` moves the deadline to the time T. The shim answers `started PID` or `refused ERRNO`,
@@ -51,7 +53,7 @@ After that many kills, some process cannot be killed at the moment.
 
 
 def launch() -> None:
-    """Fork a shim for each run that the server requests, until the server closes the socket."""
+    """Fork a shim for each start request, until the server closes the socket."""
     server = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -59,7 +61,7 @@ def launch() -> None:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps shims that have ended
     while True:
-        data, given_ids, *_ = socket.recv_fds(server, 1, 5)
+        data, given_ids, *_ = socket.recv_fds(server, 1, 6)
         if not data:
             return
         for item in given_ids:
@@ -78,11 +80,10 @@ def launch() -> None:
 
 
 class Shim:
-    """Supervises the processes of one run."""
+    """Supervises all processes of one run."""
 
-    def __init__(self, lock: int, stdin: int, stdout: int, stderr: int, control: int) -> None:
-        """Create the supervisor; the lock is released when no process of the run is left."""
-        self._lock, self._ends = lock, (stdin, stdout, stderr)
+    def __init__(self, lock: int, stdin: int, stdout: int, stderr: int, failed: int, control: int) -> None:
+        self._lock, self._ends, self._failed = lock, (stdin, stdout, stderr), failed
         self._control = socket.socket(fileno=control)
         self._is_alone = False
         """Whether the connection to the server has ended."""
@@ -99,7 +100,7 @@ class Shim:
         self._left: list[int] = []
 
     def run(self) -> None:
-        """Start the program, and return when none of its processes is left."""
+        """Start the program, and return when all processes of the run have ended."""
         woken, wake = os.pipe()
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -109,7 +110,6 @@ class Shim:
         except OSError as error:
             self._say(b"refused %d\n" % (error.errno or 0))
             return
-        self._say(b"started %d\n" % self._pid)
         self._control.setblocking(False)
         while not self._reap():
             if self._until is not None and time.clock_gettime(self._clock) >= self._until:
@@ -136,10 +136,10 @@ class Shim:
                 self._hear()
 
     def _start(self) -> None:
-        """Start the program that the server requests.
+        """Start the program that the server has requested.
 
         Raises:
-            OSError: The system refused to start the program.
+            OSError: The system has no resources for a process.
         """
         with self._control.makefile("rb") as reader:
             length, words, until = reader.readline().split()
@@ -149,27 +149,24 @@ class Shim:
         cwd, *texts = texts
         argv, variables = texts[: int(words)], texts[int(words) :]
         environment = dict(variable.split(b"=", 1) for variable in variables)
-        failed, fail = os.pipe()
+        waits, go = os.pipe()
+        shim = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             try:
-                self._become(argv, environment, cwd)
+                os.close(go)
+                os.read(waits, 1)
+                self._become(shim, argv, environment, cwd)
             except OSError as error:
-                os.write(fail, b"%d" % (error.errno or 0))
+                os.write(self._failed, b"%d" % (error.errno or 0))
             finally:
                 os._exit(127)
-        os.close(fail)
-        for end in self._ends:
+        for end in (waits, self._failed, *self._ends):
             os.close(end)
-        refused = os.read(failed, 16)
-        os.close(failed)
-        if refused:
-            os.waitpid(self._pid, 0)
-            raise OSError(int(refused), os.strerror(int(refused)))
+        self._say(b"started %d\n" % self._pid)
+        os.close(go)
 
-    def _become(self, argv: list[bytes], environment: dict[bytes, bytes], cwd: bytes) -> None:
-        """Replace this process with the program; on Linux, the program is killed when its shim ends."""
-        shim = os.getppid()
+    def _become(self, shim: int, argv: list[bytes], environment: dict[bytes, bytes], cwd: bytes) -> None:
         os.setsid()
         for position, end in enumerate(self._ends):
             os.dup2(end, position)
@@ -177,16 +174,12 @@ class Shim:
             signal.signal(number, signal.SIG_DFL)
         if self._is_reaper:
             _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
-            if os.getppid() != shim:  # the shim was killed before this call
-                os._exit(127)
+        if os.getppid() != shim:  # the shim was killed before this call
+            os._exit(127)
         os.chdir(cwd)
         os.execvpe(argv[0], argv, environment)  # noqa: S606 - no shell; the runner's docstring explains the command
 
     def _reap(self) -> bool:
-        """Reap ended processes, and report them to the server.
-
-        Return True if the run has no processes left.
-        """
         news, is_over, pid = b"", False, -1
         while pid:
             try:
@@ -213,7 +206,6 @@ class Shim:
         return True
 
     def _hear(self) -> None:
-        """Read the server's commands; if the server has ended, kill all processes of the run."""
         try:
             data = self._control.recv(4_096)
         except BlockingIOError:
@@ -237,7 +229,6 @@ class Shim:
             self._control.sendall(line)
 
     def _signal(self, number: signal.Signals) -> None:
-        """Send a signal to each process of the run; a process gets SIGTERM only once."""
         if not self._is_reaper:
             if number is signal.SIGKILL or not self._asked:
                 self._asked.add((self._pid, b""))
@@ -246,7 +237,17 @@ class Shim:
                 except OSError:
                     return
             return
-        items = _descendants()
+        # The living descendants of this process, each with its start time.
+        children: dict[int, list[tuple[int, bytes, bytes]]] = {}
+        for name in os.listdir("/proc"):  # noqa: PTH208 - only names, and faster
+            if name.isdigit() and (words := _stat(name)):
+                children.setdefault(int(words[1]), []).append((int(name), words[19], words[0]))
+        items, parents = [], [os.getpid()]
+        while parents:
+            for pid, born, state in children.get(parents.pop(), ()):
+                parents.append(pid)
+                if state not in (b"Z", b"X"):
+                    items.append((pid, born))
         for item in items:
             if number is signal.SIGKILL or item not in self._asked:
                 self._asked.add(item)
@@ -258,26 +259,7 @@ class Shim:
                 self._say(b"left %s\n" % b" ".join(b"%d" % pid for pid in left[:_MAX_NAMES_SHOWN]))
 
 
-def _descendants() -> list[tuple[int, bytes]]:
-    """Return the living descendants of this process, each with its start time."""
-    children: dict[int, list[tuple[int, bytes, bytes]]] = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208 - only names, and faster
-        if name.isdigit() and (words := _stat(name)):
-            children.setdefault(int(words[1]), []).append((int(name), words[19], words[0]))
-    results, parents = [], [os.getpid()]
-    while parents:
-        for pid, born, state in children.get(parents.pop(), ()):
-            parents.append(pid)
-            if state not in (b"Z", b"X"):
-                results.append((pid, born))
-    return results
-
-
 def _stat(pid: object) -> list[bytes]:
-    """Return the fields of a process after its name: its state, its parent, and so on.
-
-    The result is empty if the process has ended.
-    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib would double the time of a start
             return file.read().rpartition(b")")[2].split()
@@ -286,7 +268,6 @@ def _stat(pid: object) -> list[bytes]:
 
 
 def _send(pid: int, born: bytes, number: signal.Signals) -> None:
-    """Send a signal to a process, unless another process has its pid now."""
     try:
         process = os.pidfd_open(pid)
     except OSError:

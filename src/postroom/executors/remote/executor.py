@@ -70,13 +70,13 @@ _STOPPED: Final = (TerminationKind.CANCELLED, TerminationKind.ERROR)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The result of a run: its answer, or the reason for its failure."""
+    """The result of a run on another server: an answer, or the reason for a failure."""
 
     text: str = ""
     error: str | None = None
 
     def failure(self) -> RemoteFailed | None:
-        """Return the failure that the result reports, or None for an answer."""
+        """Return the failure in the result, or None if the result is an answer."""
         if self.error is None:
             return None
         return RemoteFailed(f"the other server reported: {self.error or 'it failed'}")
@@ -90,9 +90,9 @@ class _Told(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def run_body(identity: RunIdentity, runner: HttpRunner, prompt: str, *, base: str | None) -> bytes:
-    """Return the body of the request for a run; `base` is this server's URL, or None if it is unreachable.
+    """Return the body of the request that starts a run on another server.
 
-    Repeated requests for a run have the same body, unless the runner was changed or mail was read in between.
+    `base` is this server's URL, or None if the other server cannot reach this server.
     """
     body = {
         "kind": "run",
@@ -108,12 +108,12 @@ def run_body(identity: RunIdentity, runner: HttpRunner, prompt: str, *, base: st
 
 
 def cancel_body(identity: RunIdentity) -> bytes:
-    """Return the body of the request to end a run."""
+    """Return the body of the request that ends a run on another server."""
     return msgspec.json.encode({"kind": "cancel", "dispatch": identity.dispatch_id, "run": identity.run_id})
 
 
 def parse_result(body: bytes, dispatch_id: str) -> Result:
-    """Parse a request body as a result.
+    """Parse a request body as the result of a dispatch.
 
     Raises:
         InvalidArgument: The body is not a result, or belongs to another dispatch.
@@ -135,13 +135,7 @@ def parse_result(body: bytes, dispatch_id: str) -> Result:
 
 
 def judge(row: RunDispatch | None, result: Result) -> None:
-    """Check a result against the stored dispatch; a repetition of the stored result is accepted.
-
-    Raises:
-        ResultConflict: The dispatch has ended with another answer.
-        StaleResult: The result is not needed, because the run is unknown or has ended without it.
-        ResultTooEarly: This process is not executing the dispatch at the moment.
-    """
+    """Raise an error unless a late result repeats the stored result of a dispatch."""
     if row is None:
         raise StaleResult("this server does not know the run")
     if not row.status.is_terminal:
@@ -169,14 +163,14 @@ _PASSING: Final = frozenset({408, 425, 429})
 
 
 class RemoteClient:
-    """Posts requests to other servers over connections that stay open until the client is closed."""
+    """Posts requests to other servers over persistent connections."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._client: httpx2.AsyncClient | None = None
 
     async def post(self, url: str, body: bytes, *, secret: str, key: str | None = None) -> bytes | None:
-        """Return the result if the remote server responds with 200, or None if it accepts the run (202).
+        """Post a request, and return the body of a response with status 200, or None for status 202.
 
         Raises:
             MissingExtra: The HTTP client is not installed.
@@ -223,7 +217,7 @@ class RemoteClient:
 
 
 def check_installed() -> None:
-    """Raise an error if the HTTP client is not installed.
+    """Check that the HTTP client is installed.
 
     Raises:
         MissingExtra: The HTTP client is not installed.
@@ -258,8 +252,6 @@ Answer = Result | PostroomError | None
 
 
 class _Execution:
-    """One execution of a run on another server."""
-
     def __init__(self, identity: RunIdentity, dispatch_id: str, secret: str) -> None:
         self.identity = identity
         self.dispatch_id = dispatch_id
@@ -288,11 +280,10 @@ class _Execution:
 
 
 class RemoteExecutor(RunDispatchExecutor, RunEffects):
-    """Executes runs by sending them to the server of the agent's runner.
+    """Executes runs by sending them to the server that the agent's runner names.
 
-    `secret_of` returns the secret of a runner, `agent_on` the agent of a thread, and `address` this server's
-    URL. The executor is also registered for the effects of the mailbox, so that it is notified when the end
-    of a run is durable.
+    `secret_of` returns the secret of a runner. `agent_on` returns the agent of a thread. `address` returns
+    this server's URL. The mailbox calls `stored` when the end of a run is durable.
     """
 
     def __init__(  # noqa: PLR0913 - its dependencies, by name
@@ -306,7 +297,6 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         clock: Clock | None = None,
         timer: Timer | None = None,
     ) -> None:
-        """Create the executor; no request is sent."""
         self._runners = runners
         self._dispatches = dispatches
         self._secret_of = secret_of
@@ -320,16 +310,15 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
 
     @property
     def executing(self) -> int:
-        """The number of runs that wait for other servers."""
+        """The number of active runs on other servers."""
         return len(self._by_thread)
 
     # Runs.
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute a run on the remote server, and return the answer of the run.
+        """Execute a run on another server, and return the answer.
 
-        If this call is cancelled, the other server keeps working. The next worker posts the run again under
-        the same key.
+        If the call is cancelled, the other server continues the run.
 
         Raises:
             ThreadAlreadyRunning: A run of the thread is already executing in this process.
@@ -398,13 +387,11 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         return runner
 
     def _forget(self, execution: _Execution) -> None:
-        """Remove an execution; later results of its dispatch are checked against the stored dispatch."""
         if self._by_dispatch.get(execution.dispatch_id) is execution:
             del self._by_dispatch[execution.dispatch_id]
         execution.over.set()
 
     async def _await_answer(self, execution: _Execution, runner: HttpRunner, body: bytes) -> Answer:
-        """Return the result of the request, or its cancellation, failure or timeout."""
         work = Tasks("run of another server")
         try:
             alarm = work.start(self._timer.sleep(milliseconds(runner.timeout)), name="time-out")
@@ -439,7 +426,6 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
             return error
 
     async def _tell_of_cancel(self, execution: _Execution, runner: HttpRunner) -> None:
-        """Ask the other server once, within a time limit, to end the run; ignore errors."""
         await within(self._cancel(execution, runner), CANCEL_MS, self._timer)
 
     async def _cancel(self, execution: _Execution, runner: HttpRunner) -> None:
@@ -453,7 +439,7 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     # Results that other servers send.
 
     async def take(self, dispatch_id: str, headers: Mapping[str, str], body: bytes) -> None:
-        """Accept the result of a dispatch, or its repetition; the result is durable when this returns.
+        """Accept the result of a dispatch; the result is durable when the call returns.
 
         Raises:
             WrongSignature: The result is not signed with the secret of the dispatch's agent.
@@ -488,7 +474,6 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         judge(await self._dispatches.load_dispatch(dispatch_id), result)
 
     async def _secret_for(self, dispatch_id: str) -> str | None:
-        """Return the secret for the agent of a dispatch, or None if there is no such agent."""
         row = await self._dispatches.load_dispatch(dispatch_id)
         agent_id = None if row is None else self._agent_on(row.thread_id)
         if agent_id is None:
@@ -511,14 +496,17 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
     # Commands to runs.
 
     def cancel(self, id: str) -> bool:
-        """Ask the run with this dispatch, run or thread id to end; return False if none is active."""
+        """Ask an active run to end; `id` is a dispatch, run or thread id.
+
+        Return False if no run is active.
+        """
         executions = [execution for execution in self._by_thread.values() if execution.answers_to(id)]
         return len(executions) == 1 and executions[0].cancel()
 
     async def cancel_and_wait_by_thread(self, thread_id: str) -> bool:
-        """Ask the thread's run to end, and wait until it has ended.
+        """Ask the active run of a thread to end, and wait until the run has ended.
 
-        Return False if this process executes no run of the thread, or if the run does not end.
+        Return False if no run of the thread is active, or if the run does not end in time.
         """
         if (execution := self._by_thread.get(thread_id)) is None:
             return False
@@ -526,5 +514,5 @@ class RemoteExecutor(RunDispatchExecutor, RunEffects):
         return await within(execution.ended.wait(), CANCEL_MS + _MARGIN_MS, self._timer)
 
     async def close(self) -> None:
-        """Close the connections; runs must be ended by the caller."""
+        """Close the connections, after the caller has ended all runs."""
         await self._client.close()

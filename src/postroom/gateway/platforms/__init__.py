@@ -30,7 +30,7 @@ PLUG_INS: Final = "postroom.channels"
 
 
 def plug_ins() -> dict[str, EntryPoint]:
-    """Return the installed channel plug-ins, keyed by platform, except plug-ins for built-in platforms."""
+    """Return the installed channel plug-ins, keyed by the name of the platform."""
     return {
         entry_point.name: entry_point
         for entry_point in entry_points(group=PLUG_INS)

@@ -97,14 +97,14 @@ _RESPONSE_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,1400}")
 
 
 def encode_response_id(chat_id: str, message_id: str) -> str:
-    """Return the response id of a message. The id encodes the message, so no table of ids is needed."""
+    """Return a response id that encodes a message and its session."""
     names = [message_id] if chat_id == own_session(message_id) else [message_id, chat_id]
     data = "\0".join(names).encode()
     return f"resp_{base64.urlsafe_b64encode(data).decode().rstrip('=')}"
 
 
 def read_response_id(response_id: str) -> tuple[str, str] | None:
-    """Return the session and the message that a response id encodes, or None if the id is invalid."""
+    """Return the session and the message that a response id encodes, or None for an invalid id."""
     text = response_id.removeprefix("resp_")
     if text == response_id or not _RESPONSE_ID.fullmatch(text):
         return None
@@ -121,12 +121,15 @@ def read_response_id(response_id: str) -> tuple[str, str] | None:
 
 
 def own_session(key: str) -> str:
-    """Return the session of a request that names none. Repetitions of the request have the same session."""
+    """Return the name of the session for a request that names no session.
+
+    Requests with an equal key get an equal session name.
+    """
     return f"once-{digest(key)}"
 
 
 def digest(*parts: str) -> str:
-    """Return a stable digest of texts, with 48 characters."""
+    """Return a stable hash of the texts, with 48 characters."""
     return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:48]
 
 
@@ -146,7 +149,7 @@ _IMAGE_PARTS: Final = frozenset({"image_url", "input_image"})
 
 
 def wrong(message: str, param: str | None = None, code: str = "invalid_value") -> Refused:
-    """Return the refusal of an invalid request."""
+    """Return the error for an invalid request."""
     return Refused(400, code, message, param=param)
 
 
@@ -168,10 +171,29 @@ def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str,
             break
         if message.role is Role.TOOL:
             results.insert(0, message)
+    media = [
+        Attachment(
+            kind=MessageType.PHOTO if block.type == "image" else MessageType.DOCUMENT,
+            ref=block.data["url"],
+            mime=block.data["mime"],
+            size=block.data["size"],
+            name=block.data["name"],
+        )
+        for block in (() if is_result else last.content[1:])
+    ]
+    # Merge successive tool calls, which the Responses API lists separately, into one message.
+    earlier: list[Message] = []
+    for message in dialogue if is_result else dialogue[:-1]:
+        before = earlier[-1] if earlier else None
+        only_calls = message.role is Role.ASSISTANT and message.tool_calls and not message.content
+        if before is not None and before.role is Role.ASSISTANT and only_calls:
+            earlier[-1] = replace(before, tool_calls=(*before.tool_calls, *message.tool_calls))
+        else:
+            earlier.append(message)
     return {
         "text": "" if is_result else last.text(),
-        "media": () if is_result else tuple(_attachment(block) for block in last.content[1:]),
-        "earlier": _join_calls(dialogue if is_result else dialogue[:-1]),
+        "media": tuple(media),
+        "earlier": tuple(earlier),
         "results": tuple(results),
         "instructions": "\n\n".join(
             message.text() for message in values if message is not None and message.role is Role.SYSTEM
@@ -180,7 +202,7 @@ def read_conversation(messages: Json, param: str, image_bytes: int) -> dict[str,
 
 
 def check_results(told: Sequence[Message]) -> None:
-    """Refuse a tool result whose tool call is in no earlier message of the request.
+    """Check that each tool result belongs to a tool call in an earlier message of the request.
 
     Do not call this function for a request in a session, because the stored history may contain the call.
     """
@@ -194,10 +216,7 @@ def check_results(told: Sequence[Message]) -> None:
 
 
 def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message | None:
-    """Parse one entry of a conversation.
-
-    Return None for an entry that is ignored, such as a model's reasoning.
-    """
+    """Parse one entry of a conversation."""
     role, kind = one.get("role"), one.get("type")
     if role in ("system", "developer", "user"):
         text, media = _content(one.get("content"), f"{where}.content", image_bytes)
@@ -232,25 +251,6 @@ def _message(one: Mapping[str, Json], where: str, image_bytes: int) -> Message |
     if kind == "reasoning":
         return None
     raise wrong("the role of a message must be system, user, assistant or tool", where)
-
-
-def _attachment(block: ContentBlock) -> Attachment:
-    data = block.data
-    kind = MessageType.PHOTO if block.type == "image" else MessageType.DOCUMENT
-    return Attachment(kind=kind, ref=data["url"], mime=data["mime"], size=data["size"], name=data["name"])
-
-
-def _join_calls(said: Sequence[Message]) -> tuple[Message, ...]:
-    """Merge successive tool calls, which the Responses API lists separately, into one message."""
-    joined: list[Message] = []
-    for message in said:
-        before = joined[-1] if joined else None
-        only_calls = message.role is Role.ASSISTANT and message.tool_calls and not message.content
-        if before is not None and before.role is Role.ASSISTANT and only_calls:
-            joined[-1] = replace(before, tool_calls=(*before.tool_calls, *message.tool_calls))
-        else:
-            joined.append(message)
-    return tuple(joined)
 
 
 def _call(told: Json, where: str) -> ToolCall:
@@ -313,7 +313,7 @@ def _image(told: Json, where: str, limit: int) -> Attachment:
 
 
 def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
-    """Return the file in a part of type `file` (chat completions) or `input_file` (Responses API)."""
+    """Return the file in a part of the type `file` or `input_file`."""
     fields = part.get("file") if part.get("type") == "file" else part
     url = fields.get("file_data") if isinstance(fields, Mapping) else None
     if not isinstance(url, str) or not url.startswith("data:"):
@@ -331,7 +331,7 @@ def _file(part: Mapping[str, Json], where: str, limit: int) -> Attachment:
 
 
 def decode_data_url(ref: str) -> tuple[bytes | None, str | None]:
-    """Return the bytes and the type of a data URL. If the text is not a data URL, both values are None."""
+    """Return the content and the media type of a data URL, or two None values for an invalid URL."""
     match = _FILE.fullmatch(ref)
     if match is None:
         return None, None
@@ -361,7 +361,7 @@ _MAX_SEED_LENGTH: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """The type of a field: a description of its values, and their validation."""
+    """The type of a request field."""
 
     words: str
     fits: Callable[[Json], bool]
@@ -507,9 +507,9 @@ class Asked:
 
     @property
     def fingerprint(self) -> str:
-        """Return the fingerprint of the content.
+        """Return a hash of the request's content.
 
-        All requests with one key must have the same fingerprint.
+        Requests with an equal idempotency key must have equal fingerprints.
         """
         values = (
             *(self.text, self.media, self.earlier, self.instructions, self.tools),
@@ -519,9 +519,10 @@ class Asked:
         return hashlib.sha256(msgspec.json.encode(values)).hexdigest()
 
     def caller(self, *, in_session: bool) -> CallerRequest:
-        """Return the parts of the request that are stored with the message for its run.
+        """Return the parts of the request that are stored with the message for the run.
 
-        In a session, only new tool results are contained: the server stores the rest of the conversation.
+        For a request in a session, only new tool results are stored, because the session contains the
+        conversation.
         """
         return CallerRequest(
             instructions=self.instructions,
@@ -571,7 +572,22 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
         raise wrong("give either `previous_response_id` or `conversation`", "conversation")
     effort = (data.get("reasoning") or {}).get("effort")
     _check_value(effort, "reasoning.effort", _TEXT)
-    more, tools = _passed_on(data), _tools(data.get("tools"), lambda one: one)
+    # The settings of a Responses request become those of a chat completion.
+    named = ("parallel_tool_calls", "presence_penalty", "frequency_penalty")
+    more = {name: data[name] for name in named if data.get(name) is not None}
+    choice, text = data.get("tool_choice"), data.get("text")
+    if isinstance(choice, Mapping) and choice.get("type") == "function":
+        choice = {"type": "function", "function": {"name": choice.get("name")}}
+    if choice is not None:
+        more["tool_choice"] = choice
+    form = text.get("format") if isinstance(text, Mapping) else None
+    _check_value(form, "text.format", _OBJECT)
+    if isinstance(form, Mapping) and form.get("type") == "json_schema":
+        schema = {name: item for name, item in form.items() if name != "type"}
+        more["response_format"] = {"type": "json_schema", "json_schema": schema}
+    elif isinstance(form, Mapping) and form.get("type") != "text":
+        more["response_format"] = dict(form)
+    tools = _tools(data.get("tools"), lambda one: one)
     _check_choice(more, tools)
     store, background = data.get("store") is not False, bool(data.get("background"))
     if background and not store:
@@ -592,7 +608,7 @@ def read_response(data: Mapping[str, Json], *, model: str, image_bytes: int) -> 
 
 
 def _check(data: Mapping[str, Json], model: str, known: frozenset[str], absent: Mapping[str, str]) -> None:
-    """Refuse a request with an unknown or unsupported field, and name the field."""
+    """Check that a request contains only supported fields."""
     for name, instead in absent.items():
         if data.get(name) not in (None, False):
             raise wrong(f"`{name}` is not supported{instead}", name, UNSUPPORTED)
@@ -609,7 +625,7 @@ def _check(data: Mapping[str, Json], model: str, known: frozenset[str], absent: 
 
 
 def _check_value(value: Json, name: str, kind: _Kind) -> None:
-    """Refuse a value of the wrong type. A field with the value null counts as missing."""
+    """Check the type of a field's value."""
     if value is not None and not kind.fits(value):
         given_text = json.dumps(value, ensure_ascii=False)
         shown = given_text if len(given_text) <= _SHOWN else f"{given_text[:_SHOWN]}…"
@@ -657,7 +673,7 @@ def _tools(told: Json, function_of: Callable[[Mapping[str, Json]], Json]) -> tup
 
 
 def _check_choice(more: Mapping[str, Json], tools: Sequence[ToolDescriptor]) -> None:
-    """Refuse a `tool_choice` that names a function which is not among the tools."""
+    """Check that `tool_choice` names one of the tools."""
     choice = more.get("tool_choice")
     if not isinstance(choice, Mapping) or choice.get("type") != "function":
         return
@@ -667,27 +683,8 @@ def _check_choice(more: Mapping[str, Json], tools: Sequence[ToolDescriptor]) -> 
         raise wrong(f"`tool_choice` names {str(name)[:100]!r}, which is not in `tools`", "tool_choice")
 
 
-def _passed_on(data: Mapping[str, Json]) -> dict[str, Json]:
-    """Convert the settings of a Responses request to the settings of a chat completion."""
-    named = ("parallel_tool_calls", "presence_penalty", "frequency_penalty")
-    more = {name: data[name] for name in named if data.get(name) is not None}
-    choice, text = data.get("tool_choice"), data.get("text")
-    if isinstance(choice, Mapping) and choice.get("type") == "function":
-        choice = {"type": "function", "function": {"name": choice.get("name")}}
-    if choice is not None:
-        more["tool_choice"] = choice
-    form = text.get("format") if isinstance(text, Mapping) else None
-    _check_value(form, "text.format", _OBJECT)
-    if isinstance(form, Mapping) and form.get("type") == "json_schema":
-        schema = {name: item for name, item in form.items() if name != "type"}
-        more["response_format"] = {"type": "json_schema", "json_schema": schema}
-    elif isinstance(form, Mapping) and form.get("type") != "text":
-        more["response_format"] = dict(form)
-    return more
-
-
 def session_name(told: Json, param: str | None) -> str | None:
-    """Return the name of a session, or None if the request names none.
+    """Return the session name of a request, or None if the request names no session.
 
     Raises:
         Refused: The value is invalid.
@@ -700,7 +697,7 @@ def session_name(told: Json, param: str | None) -> str | None:
 
 
 def idempotency_key(told: str | None) -> str | None:
-    """Return the idempotency key of a request, or None if it has none.
+    """Return the idempotency key of a request, or None if the request has no key.
 
     Raises:
         Refused: The value is invalid.
@@ -749,7 +746,7 @@ def pick_echoed_fields(data: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def error_body(refusal: Refused) -> dict[str, Any]:
-    """Return a refusal in OpenAI's form."""
+    """Return the body of an error response in OpenAI's format."""
     kinds = {401: "invalid_request_error", 409: "idempotency_error", 429: "rate_limit_error"}
     fallback = "server_error" if refusal.status >= 500 else "invalid_request_error"
     kind = kinds.get(refusal.status, fallback)
@@ -783,7 +780,7 @@ _KINDS: Final = {kind.code: kind for kind in errors.all_errors()}
 
 
 def build_failure(error: str, code: str | None = None) -> Refused:
-    """Return the error response for a request whose run failed, or that got no run."""
+    """Return the error for a request whose run failed or was never started."""
     kind = _KINDS.get(code or "", errors.PostroomError)
     status, text = next(_FAILURES[parent] for parent in kind.__mro__ if parent in _FAILURES)
     named = re.search(r"`(\w+)`", error) if text == "unsupported_parameter" else None
@@ -794,13 +791,13 @@ def build_failure(error: str, code: str | None = None) -> Refused:
 
 
 def describe_model(model: str, created: int) -> dict[str, Any]:
-    """Return the description of the only model."""
+    """Return the description of the only model that the server offers."""
     return {"id": model, "object": "model", "created": created, "owned_by": "postroom"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A complete answer, with the tools that the caller must call, and the number of tokens."""
+    """A complete answer, with its tool calls and the number of tokens."""
 
     text: str
     calls: tuple[ToolCall, ...] = ()
@@ -821,7 +818,7 @@ class Answer:
 
     @classmethod
     def of(cls, text: str, details: Mapping[str, Any]) -> "Answer":
-        """Return the answer that a text and its details form. `Metadata` describes the details."""
+        """Create an answer from a text and the details in `Metadata`."""
         calls = msgspec.convert(details.get("tool_calls", ()), tuple[ToolCall, ...])
         read, written = details.get("usage", (0, 0))
         error = details.get("error")
@@ -848,7 +845,7 @@ class ChatShape:
     created: int
 
     def whole(self, answer: Answer) -> dict[str, Any]:
-        """Return the complete answer."""
+        """Return the complete answer as a chat completion."""
         content = answer.text if answer.text or not answer.calls else None
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if answer.reasoning:
@@ -864,9 +861,9 @@ class ChatShape:
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
     def end(self, answer: Answer, *, include_usage: bool) -> list[dict[str, Any]]:
-        """Return the last chunks of a stream.
+        """Return the last chunks of a streamed answer.
 
-        The usage is in the last chunk, or in a separate chunk if the request asks for this.
+        If `include_usage` is true, a separate last chunk contains the number of tokens.
         """
         calls = [{"index": index, **item} for index, item in enumerate(self._calls(answer.calls))]
         pieces = [self.piece({"tool_calls": calls})] if calls else []
@@ -923,7 +920,7 @@ class ResponseShape:
 
     @property
     def is_background(self) -> bool:
-        """Whether the run continues if the caller disconnects."""
+        """Whether the run continues after the caller has disconnected."""
         return bool(self.asked.get("background"))
 
     @property
@@ -932,11 +929,11 @@ class ResponseShape:
         return f"msg_{digest(self.response_id)}"
 
     def part(self, text: str) -> dict[str, Any]:
-        """Return the only content part of the message."""
+        """Return the content part that contains the text of the message."""
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
     def item(self, parts: Sequence[Mapping[str, Any]], status: str) -> dict[str, Any]:
-        """Return the only message of the response."""
+        """Return the message item of the response."""
         return {
             "id": self.item_id,
             "type": "message",
@@ -948,7 +945,7 @@ class ResponseShape:
     def reasoning(self, text: str, status: str = "completed") -> dict[str, Any]:
         """Return the item for the model's reasoning.
 
-        The item has no text until its status is `completed`.
+        The item has no text until the status is `completed`.
         """
         return {
             "id": f"rs_{digest(self.response_id)}",
@@ -970,24 +967,19 @@ class ResponseShape:
         }
 
     def output(self, answer: Answer) -> list[dict[str, Any]]:
-        """Return the complete answer."""
+        """Return the output items of a complete answer."""
         says = answer.text or not answer.calls
         status = "incomplete" if answer.is_cut else "completed"
         thoughts = [self.reasoning(answer.reasoning)] if answer.reasoning else []
         items = [self.item([self.part(answer.text)], status)] if says else []
         return [*thoughts, *items, *(self.call(call) for call in answer.calls)]
 
-    def _output(self, answer: Answer | None, so_far: str) -> list[dict[str, Any]]:
-        if answer is not None:
-            return self.output(answer)
-        return [self.item([self.part(so_far)], "in_progress")] if so_far else []
-
     def whole(
         self, answer: Answer | None = None, *, unanswered: str = "in_progress", so_far: str = ""
     ) -> dict[str, Any]:
-        """Return the response in its current state.
+        """Return the response object in the current state.
 
-        Without an answer, the response has the status `unanswered` and the text `so_far`.
+        If `answer` is None, the response has the status `unanswered` and the text `so_far`.
         """
         failure = None if answer is None else answer.failure
         is_done = answer is not None and failure is None
@@ -996,6 +988,7 @@ class ResponseShape:
         is_cut = answer is not None and answer.is_cut and is_done
         if answer is not None and is_done and answer.is_partial:
             status = "cancelled" if answer.is_cancelled else "incomplete"
+        so_far_said = [self.item([self.part(so_far)], "in_progress")] if so_far else []
         return {
             "id": self.response_id,
             "object": "response",
@@ -1009,7 +1002,7 @@ class ResponseShape:
             "max_output_tokens": self.asked.get("max_output_tokens"),
             "max_tool_calls": None,
             "model": self.model,
-            "output": self._output(answer if is_done else None, so_far),
+            "output": self.output(answer) if answer is not None and is_done else so_far_said,
             "parallel_tool_calls": self.asked.get("parallel_tool_calls", True),
             "previous_response_id": self.asked.get("previous_response_id"),
             "conversation": {"id": self.chat_id} if named else None,
@@ -1055,7 +1048,7 @@ _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 class Exchange:
-    """A message, and the part of its answer that has been received so far."""
+    """A message, and the part of the answer that has been received."""
 
     def __init__(self, chat_id: str, message_id: str) -> None:
         self.chat_id = chat_id
@@ -1080,6 +1073,8 @@ class Exchange:
         self.asked = ""
         """All text up to the agent's last question, which is not part of the answer."""
         self._parts: list[tuple[str, str]] = []
+        self.restored = ""
+        """The questions that were restored from the store, and that their delivery may repeat."""
 
     @property
     def is_final(self) -> bool:
@@ -1088,7 +1083,7 @@ class Exchange:
 
     @property
     def has_failed(self) -> bool:
-        """Whether there will be no answer: the request was cancelled or rejected, or its run failed."""
+        """Whether no answer will arrive, because the request was cancelled or rejected, or the run failed."""
         return self.is_cancelled or (self.answer is not None and self.answer.failure is not None)
 
     @property
@@ -1103,17 +1098,20 @@ class Exchange:
 
     @property
     def sure(self) -> str:
-        """The text that will not change: the agent's questions, and the final part of the answer."""
+        """The text that can no longer change: the agent's questions and the final part of the answer."""
         text = self.answer.text if self.answer is not None else settled(self.text)
         return _BETWEEN.join(filter(None, (self.asked, text)))
 
     def holds(self, part_id: str) -> bool:
-        """Return whether a part of the answer has this id."""
+        """Return whether a part of the answer has the id `part_id`."""
         return any(known_value == part_id for known_value, _ in self._parts)
 
     def add(self, part_id: str, text: str, *, final: bool, details: Mapping[str, Any] = _NOTHING) -> None:
-        """Add a part of the answer, or extend the last part. Ignore a part after the final one."""
-        if self.is_final:
+        """Add a part to the answer, or extend the last part.
+
+        Parts that arrive after the final part are ignored.
+        """
+        if self.is_final or (not final and self._is_restored(text)):
             return
         if self._parts and grows_from(self._parts[-1][1], text):
             self._parts.pop()
@@ -1121,16 +1119,23 @@ class Exchange:
         self._record_details(final, details)
 
     def replace(self, part_id: str, text: str, *, final: bool, details: Mapping[str, Any] = _NOTHING) -> None:
-        """Replace the text of a part."""
+        """Replace the text of a part of the answer."""
         if not self.is_final:
             self._parts = [
                 (known_value, text if known_value == part_id else old) for known_value, old in self._parts
             ]
             self._record_details(final, details)
 
+    def _is_restored(self, text: str) -> bool:
+        """Return whether the text belongs to questions that were restored before their delivery."""
+        if text and f"{_BETWEEN}{text}" in f"{_BETWEEN}{self.restored}":
+            return True
+        self.restored = ""
+        return False
+
     def ask(self, text: str) -> None:
-        """Show a question after the text so far. The answer begins after the question."""
-        if self.is_final or self.asked.endswith(text):
+        """Append a question to the received text. The answer begins after the question."""
+        if self.is_final or self.asked.endswith(text) or self._is_restored(text):
             return
         if self._parts and grows_from(self._parts[-1][1], text):
             self._parts.pop()
@@ -1144,10 +1149,10 @@ class Exchange:
         return _BETWEEN.join(filter(None, (self.asked, self.text)))
 
     def cancel(self, text: str | None = None) -> None:
-        """End the answer as cancelled, with the text so far. Do not change a final answer.
+        """End the exchange as cancelled, with the text that has been received.
 
-        If the run was cancelled, `text` is the text before that. Then `text` also replaces a final answer,
-        which can only say that the run was stopped.
+        If `text` is given, `text` becomes the answer, even in place of a final answer. If `text` is None, a
+        final answer does not change.
         """
         if self.answer is None or text is not None:
             self.is_cancelled = True
@@ -1176,7 +1181,7 @@ class Wait:
         self._news = asyncio.Event()
 
     def wake(self) -> None:
-        """Make the request check its exchange for changes."""
+        """Let the waiting request check the exchange for changes."""
         self._news.set()
 
     def beat(self) -> None:
@@ -1185,7 +1190,7 @@ class Wait:
         self.wake()
 
     def end(self, refusal: Refused) -> None:
-        """End the wait: the request gets this error."""
+        """End the wait with an error for the caller."""
         self._ended = refusal
         self.wake()
 
@@ -1197,12 +1202,12 @@ class Wait:
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the caller disconnected before there was an answer or an error."""
+        """Whether the caller disconnected before an answer or an error arrived."""
         is_refused = self._ended is not None and self._ended.code != _HUNG_UP
         return not self.exchange.is_final and not is_refused
 
     async def answer(self) -> Answer:
-        """Wait for the final answer and return it.
+        """Wait for the final answer, and return the answer.
 
         Raises:
             Refused: The wait was ended, or there will be no answer.
@@ -1212,7 +1217,7 @@ class Wait:
         return self.collected()
 
     def collected(self) -> Answer:
-        """Return the complete answer, and record that its caller has received it.
+        """Return the complete answer, and record that the caller has received the answer.
 
         Raises:
             Refused: There is no answer.
@@ -1224,7 +1229,9 @@ class Wait:
         return answer
 
     async def deltas(self) -> AsyncGenerator[str]:
-        """Yield the answer in pieces as it grows. An empty piece means new reasoning or a heartbeat.
+        """Yield the answer in pieces as the text arrives.
+
+        An empty piece means new reasoning or a heartbeat.
 
         Raises:
             Refused: The wait was ended, or there will be no answer.
@@ -1253,7 +1260,7 @@ class Wait:
                 yield ""
 
     def _broken(self) -> Refused:
-        """Return the error for a caller who has received the beginning of another answer."""
+        """Return the error for a caller who received the beginning of a discarded answer."""
         answer = self.exchange.answer
         if answer is not None and answer.failure is not None:
             return answer.failure
@@ -1273,14 +1280,14 @@ class Wait:
 
 
 def _goes_on(told: str, sure: str) -> bool:
-    """Return whether the complete answer agrees with the text that was sent already."""
+    """Return whether the final text agrees with the text that was already sent."""
     return sure.startswith(told) or told.endswith(sure)
 
 
 def refuse_other_content(earlier: str | None, fingerprint: str) -> None:
-    """Refuse an idempotency key if an earlier request used it with another fingerprint.
+    """Check that an idempotency key was not used for a request with different content.
 
-    If `earlier` is None, the fingerprint is unknown, and the key is accepted.
+    `earlier` is the fingerprint of the earlier request, or None if the fingerprint is unknown.
 
     Raises:
         Refused: The fingerprints differ.
@@ -1292,7 +1299,7 @@ def refuse_other_content(earlier: str | None, fingerprint: str) -> None:
 
 
 class Exchanges:
-    """The exchanges in memory, with the requests that wait for them."""
+    """The exchanges in memory, and the requests that wait for answers."""
 
     def __init__(self) -> None:
         self._exchanges: OrderedDict[tuple[str, str], Exchange] = OrderedDict()
@@ -1304,7 +1311,7 @@ class Exchanges:
         return self._waiting
 
     def ask(self, chat_id: str, message_id: str, fingerprint: str) -> Wait:
-        """Begin to wait for the answer to a message, which may exist already.
+        """Begin to wait for the answer to a message.
 
         Raises:
             Refused: The message id was used for other content, or too many requests wait.
@@ -1324,13 +1331,13 @@ class Exchanges:
         return wait
 
     def leave(self, wait: Wait) -> None:
-        """Stop waiting. A second call does nothing."""
+        """End a wait for an answer. A second call has no effect."""
         if wait in wait.exchange.waits:
             wait.exchange.waits.discard(wait)
             self._waiting -= 1
 
     def forget(self, exchange: Exchange) -> None:
-        """Remove an exchange whose message was not stored, unless another caller waits for it."""
+        """Remove an exchange whose message was not stored, unless another caller waits for the answer."""
         if not exchange.waits and not exchange.size:
             self._exchanges.pop((exchange.chat_id, exchange.message_id), None)
 
@@ -1344,7 +1351,7 @@ class Exchanges:
         final: bool,
         details: Mapping[str, Any] = _NOTHING,
     ) -> None:
-        """Add a part of an answer to the exchanges of the answered messages, even if no request waits."""
+        """Add a part of an answer to the exchanges of the answered messages."""
         for message_id in message_ids:
             exchange = self._exchanges.get((chat_id, message_id)) or self._open_stream(chat_id, message_id)
             exchange.add(part_id, text, final=final, details=details)
@@ -1356,10 +1363,11 @@ class Exchanges:
             exchange.ask(text)
 
     def recall(self, chat_id: str, message_id: str, asked: str) -> None:
-        """Put the questions that another process has shown before the text of an exchange."""
+        """Restore the questions of an exchange that another process has already shown."""
         exchange = self._exchanges.get((chat_id, message_id))
         if asked and not (exchange and (exchange.asked or exchange.is_final)):
-            (exchange or self._open_stream(chat_id, message_id)).asked = asked
+            exchange = exchange or self._open_stream(chat_id, message_id)
+            exchange.asked = exchange.restored = asked
 
     def edited(
         self,
@@ -1371,10 +1379,7 @@ class Exchanges:
         final: bool,
         details: Mapping[str, Any] = _NOTHING,
     ) -> bool:
-        """Replace the text of a part that was sent, and return whether the part is known.
-
-        The part also becomes an answer to the messages that its run has read since the part was sent.
-        """
+        """Replace the text of a part of an answer, and return whether the part is known."""
         exchanges = [
             exchange
             for exchange in self._exchanges.values()
@@ -1389,13 +1394,13 @@ class Exchanges:
         return bool(exchanges)
 
     def begin_again(self, chat_id: str, part_id: str) -> None:
-        """Record that another attempt rewrites a part of an answer."""
+        """Record that another attempt of the run rewrites a part of an answer."""
         for exchange in self._exchanges.values():
             if exchange.chat_id == chat_id and exchange.holds(part_id):
                 exchange.has_begun_again = True
 
     def find(self, chat_id: str, message_id: str) -> Exchange | None:
-        """Return the exchange of a message, if it is known."""
+        """Return the exchange of a message, or None if the exchange is unknown."""
         return self._exchanges.get((chat_id, message_id))
 
     def beat(self) -> None:
@@ -1411,35 +1416,30 @@ class Exchanges:
                 wait.end(refusal)
 
     def _open_stream(self, chat_id: str, message_id: str) -> Exchange:
-        self._trim()
-        exchange = self._exchanges[chat_id, message_id] = Exchange(chat_id, message_id)
-        return exchange
-
-    def _trim(self) -> None:
         characters = sum(exchange.size for exchange in self._exchanges.values())
         for key, exchange in list(self._exchanges.items()):
             if len(self._exchanges) <= MAX_EXCHANGES and characters <= MAX_CHARACTERS:
-                return
+                break
             if not exchange.waits:
                 del self._exchanges[key]
                 characters -= exchange.size
+        exchange = self._exchanges[chat_id, message_id] = Exchange(chat_id, message_id)
+        return exchange
 
 
 def data_event(data: Mapping[str, Any]) -> str:
-    """Return a server-sent event with JSON data, in the form of chat completions."""
+    """Return a server-sent event with JSON data."""
     return f"data: {json.dumps(data)}\n\n"
 
 
 class _ResponseEvents:
     """Creates the numbered events of one response.
 
-    In a background response, a delta counts as many numbers as it has characters. So a number means the same
-    position in every stream of the response, although each stream divides the text into other deltas. A
-    reader can continue after any number.
+    In a background response, each character of a delta takes one event number.
     """
 
     def __init__(self, shape: ResponseShape, after: int = -1) -> None:
-        """Omit the events with numbers up to `after`."""
+        """Create the events whose numbers are greater than `after`."""
         self.text = self.reasoning = ""
         self._shape = shape
         self._has_message = False
@@ -1447,7 +1447,7 @@ class _ResponseEvents:
         self._after = after
 
     def event(self, kind: str, **told: Any) -> str:
-        """Return an event of the stream, or a heartbeat if the reader has already received this event."""
+        """Return an event of the stream, or a heartbeat if the reader has already received the event."""
         number, self._count = self._count, self._count + 1
         if number <= self._after:
             return SIGN_OF_LIFE
@@ -1463,13 +1463,8 @@ class _ResponseEvents:
         return {"item_id": self._shape.item_id, "output_index": self._index, "content_index": 0}
 
     def thought(self, delta: str) -> Iterator[str]:
-        """Yield the events for new reasoning.
-
-        After the first text, no reasoning is sent, because the item of the reasoning is complete.
-
-        A background response has no such events: a client can continue its numbered events after a restart of
-        the server. Reasoning is not stored, so after a restart, the numbers would mean other positions.
-        """
+        """Yield the events for new reasoning."""
+        # Reasoning is not stored: after a restart, the numbers of a background response would differ.
         if not delta or self._has_message or self._shape.is_background:
             return
         item = self._shape.reasoning("", "in_progress")
@@ -1480,7 +1475,7 @@ class _ResponseEvents:
         yield self.event("response.reasoning_text.delta", **place, delta=delta)
 
     def _thought_whole(self) -> Iterator[str]:
-        """Yield the events that end the reasoning, if there was any."""
+        """Yield the events that end the reasoning."""
         if self.reasoning:
             item = self._shape.reasoning(self.reasoning)
             place = {"item_id": item["id"], "output_index": 0, "content_index": 0}
@@ -1488,7 +1483,7 @@ class _ResponseEvents:
             yield self.event("response.output_item.done", output_index=0, item=item)
 
     def stream_text(self, delta: str) -> Iterator[str]:
-        """Yield the events for more text. Before the first text, yield the events that begin the message."""
+        """Yield the events for new text of the answer."""
         shape = self._shape
         if not self._has_message:
             yield from self._thought_whole()
@@ -1569,7 +1564,7 @@ _MAX_FAILED: Final = 20
 
 
 class Repeats:
-    """Finds the earlier request that a request repeats, even if another process received it."""
+    """Finds the earlier request that a new request repeats."""
 
     def __init__(
         self,
@@ -1585,7 +1580,7 @@ class Repeats:
         """A lower bound of the number of equal requests, keyed by session, digest and hour."""
 
     async def is_known(self, exchange: Exchange, fingerprint: str) -> bool:
-        """Return whether a message already has its answer, and read the store if necessary.
+        """Return whether a message already has an answer in memory or in the store.
 
         Raises:
             Refused: The message had other content.
@@ -1602,7 +1597,7 @@ class Repeats:
         return _copy_answer(exchange, known_message)
 
     async def follow(self, exchange: Exchange, timer: Timer) -> None:
-        """Poll the store until it contains the answer from another server."""
+        """Poll the store until another server has stored the answer."""
         while not exchange.is_final:
             await timer.sleep(_LOOK_EVERY_MS)
             try:
@@ -1613,13 +1608,11 @@ class Repeats:
     async def derive_idempotency_key(
         self, session: str | None, told: str, *, is_again: bool, has_history: bool = False
     ) -> str:
-        """Return the idempotency key for a request that has none.
+        """Return an idempotency key for a request without a key.
 
-        A request with the header of a retry gets the key of an equal request whose caller got no answer, or
-        else the key of the newest equal request. Another request gets the key of an equal request whose
-        caller got no answer, if its history shows the same position in the conversation. In all other cases,
-        the request gets a new key. Requests that failed or were cancelled do not count, and only the newest
-        six equal requests of the last hour do.
+        If `is_again` is true, the request gets the key of an equal request in the last hour. If `is_again` is
+        false, the request gets the key of an equal request whose caller received no answer. If no equal
+        request is found, the key is new. Failed and cancelled requests are ignored.
         """
         now = self._clock.now()
         hour = now // RETRIED_WITHIN_MS
@@ -1659,7 +1652,7 @@ class Repeats:
             here += 1  # another equal request has arrived in the meantime
 
     async def _count(self, session: str | None, told: str, hour: int) -> int:
-        """Return the number of equal requests within an hour, with a logarithmic number of reads."""
+        """Return the number of equal requests within an hour."""
         counted = self._counts.pop((session, told, hour), 0)
 
         async def is_known(number: int) -> bool:
@@ -1679,7 +1672,7 @@ class Repeats:
         return counted
 
     async def key_in_use(self, session: str | None, key: str, fingerprint: str) -> str:
-        """Return the key, or another key derived from it if the request with the key failed or was cancelled.
+        """Return the key, or a derived key if the earlier request with the key failed or was cancelled.
 
         Raises:
             Refused: The request with the key had other content, or twenty such requests failed.
@@ -1718,7 +1711,7 @@ KEY_HEADER: Final = "Idempotency-Key"
 
 
 class ApiServerOptions(PlatformConfig, frozen=True, kw_only=True):
-    """The table [platforms.api_server]."""
+    """The settings in the table `[platforms.api_server]`."""
 
     timeout_s: Annotated[float, Meta(ge=0.1, le=86_400)] = 590
     """How long a request waits for its answer, in seconds. OpenAI's SDK waits 600 s."""
@@ -1733,7 +1726,7 @@ class ApiServerOptions(PlatformConfig, frozen=True, kw_only=True):
 
 
 class ApiServerAdapter(HttpAdapter):
-    """Answers requests in OpenAI's protocol.
+    """Answers HTTP requests in the format of OpenAI's API.
 
     Raises:
         ConfigError: The key is missing or too short, or a setting is unknown or invalid.
@@ -1773,7 +1766,7 @@ class ApiServerAdapter(HttpAdapter):
     lease = None  # each server answers its own requests
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Return the routes of the protocol. The base URL for clients ends with `/v1`."""
+        """Return the HTTP routes of the API. The base URL for clients ends with `/v1`."""
         return (
             Route("/v1/chat/completions", self._serve(self._complete), methods=["POST"]),
             Route("/v1/responses", self._serve(self._respond), methods=["POST"]),
@@ -1784,7 +1777,7 @@ class ApiServerAdapter(HttpAdapter):
         )
 
     def refuse(self, status: int, code: str, message: str, headers: Mapping[str, str]) -> Response:
-        """Return the response for a refusal by the server.
+        """Return the response to a request that the server refuses.
 
         For an unknown path, the response lists the known paths.
         """
@@ -1796,7 +1789,7 @@ class ApiServerAdapter(HttpAdapter):
     async def disconnect(self) -> None:
         """Refuse all requests, including requests that wait for an answer.
 
-        The messages of waiting requests are stored, and will be answered.
+        Stored messages of waiting requests are answered later.
         """
         self._exchanges.end(
             Refused(503, "stopping", "the server is shutting down; send the request again", retry_after=5)
@@ -1804,7 +1797,7 @@ class ApiServerAdapter(HttpAdapter):
         await super().disconnect()
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield an image from a request.
+        """Yield the bytes of an image from a request.
 
         Raises:
             TooLarge: The image is larger than `max_bytes`.
@@ -1888,10 +1881,7 @@ class ApiServerAdapter(HttpAdapter):
         )
 
     async def _cancel(self, request: Request) -> Response:
-        """Cancel the run of a response and return the response.
-
-        A response that has its answer does not change.
-        """
+        """Cancel the run of a response and return the response."""
         self._check_key(request)
         value = await self._response(request.path_params["id"])
         if value is None:
@@ -1927,7 +1917,7 @@ class ApiServerAdapter(HttpAdapter):
         return ResponseShape(response_id, chat_id, self._model, since // 1000, shown)
 
     async def _response(self, response_id: str) -> tuple[str, str, KnownMessage] | None:
-        """Return the session, the message id and the message of a response, or None if it is hidden."""
+        """Return the session, message id and message of a response, or None for a deleted response."""
         names = read_response_id(response_id)
         known_message = None if names is None else await self._look_up(*names)
         if (
@@ -1986,7 +1976,7 @@ class ApiServerAdapter(HttpAdapter):
         return reader(parse_object(body), model=self._model, image_bytes=self._options.max_image_bytes)
 
     async def _ask(self, request: Request, asked: Asked) -> tuple[Wait, dict[str, str]]:
-        """Store the message, and begin to wait for its answer."""
+        """Store the message of a request, and begin to wait for the answer."""
         if (session := await self._session(request, asked)) is None:
             check_results(asked.earlier)
         key = idempotency_key(request.headers.get(KEY_HEADER))
@@ -2067,7 +2057,7 @@ class ApiServerAdapter(HttpAdapter):
     # Waiting callers.
 
     async def _answer(self, request: Request, wait: Wait) -> Answer:
-        """Return the final answer when it arrives, unless the caller disconnects or the time limit passes."""
+        """Wait for the final answer until the caller disconnects or the time limit passes."""
         left = (
             None
             if wait.exchange.is_final
@@ -2113,7 +2103,7 @@ class ApiServerAdapter(HttpAdapter):
         self._exchanges.leave(wait)
 
     def _over(self, wait: Wait) -> None:
-        """End the wait of a finished request. Cancel the run if the caller has disconnected."""
+        """End the wait of a request, and cancel the run if the caller has disconnected."""
         exchange = wait.exchange
         self._leave(wait)
         is_stopping = self.liveness.state is not AdapterState.CONNECTED  # a shutdown ends requests, too
@@ -2133,7 +2123,7 @@ class ApiServerAdapter(HttpAdapter):
             _LOG.warning("run.not_cancelled", message_id=exchange.message_id, reason=str(error))
 
     async def _cancel_run(self, chat_id: str, message_id: str) -> bool:
-        """Cancel the run that answers a message, and return False if it continues or has answered already."""
+        """Cancel the run that answers a message, and return whether the run was cancelled."""
 
         def is_waited_for(other: str) -> bool:
             exchange = self._exchanges.find(chat_id, other)
@@ -2163,9 +2153,9 @@ class ApiServerAdapter(HttpAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Pass a part of an answer to the callers who wait for it.
+        """Pass a part of an answer to the waiting callers.
 
-        If no caller waits, the answer is only in the stored conversation.
+        If no caller waits, the answer stays in the stored conversation.
         """
         part_id = f"msg_{secrets.token_hex(12)}"
         answered = _answered_message(metadata, reply_to)
@@ -2176,7 +2166,7 @@ class ApiServerAdapter(HttpAdapter):
         return SendResult.sent(part_id)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Show a question, and the commands that answer it, to the waiting callers, who continue to wait."""
+        """Pass a question and the commands that answer the question to the waiting callers."""
         read = (metadata or {}).get("read")
         if not read:
             return await super().send_card(chat_id, card, metadata)
@@ -2205,7 +2195,7 @@ def _answered_message(metadata: Mapping[str, Any] | None, reply_to: str | None) 
 
 
 def _question_text(card: Card) -> str:
-    """Return a question with the commands that answer it."""
+    """Return a question, followed by the commands that answer the question."""
     choices = "\n".join(f"{button.label}: /{button.value}" for button in card.buttons)
     return f"{card.text}\n\n{choices}".strip()
 

@@ -46,6 +46,7 @@ from postroom.contracts.errors import (
 )
 from postroom.contracts.files import FileContent
 from postroom.contracts.messages import Json, storable
+from postroom.contracts.tokens import PLATFORM_TOKENS
 from postroom.gateway.capabilities import ChannelCapabilities, Rate, RateLimits
 from postroom.gateway.config import PlatformConfig
 from postroom.gateway.events import (
@@ -103,12 +104,6 @@ _SECRET_IN_TEXT: Final = re.compile(
     rf"""("(?:{"|".join(_SECRETS)})"\s*:\s*"|\b(?:{"|".join(_SECRETS)})=)[^"&]*"""
 )
 """Matches a field of `_SECRETS` in an update that is neither a JSON object nor a form."""
-_BOT_TOKENS: Final = re.compile(
-    r"\b[0-9]{6,12}:[A-Za-z0-9_-]{30,50}"  # Telegram
-    r"|\bx(?:ox[a-z]|app)-[A-Za-z0-9-]{10,}"  # Slack
-    r"|\b[A-Za-z0-9_-]{23,28}\.[A-Za-z0-9_-]{6,7}\.[A-Za-z0-9_-]{27,}"  # Discord
-)
-"""Matches bot tokens, because people sometimes paste them into messages."""
 _MAX_FAILING: Final = 1_000
 _DEFECT: Final = "receive_failed"
 """The error code of a channel that retries an update which triggered a bug."""
@@ -138,7 +133,7 @@ Metadata = Mapping[str, Json]
 
 
 def send_metadata(source: SessionSource, **more: Json) -> dict[str, Json]:
-    """Return the metadata with which an adapter sends a message to this chat. See `Metadata`."""
+    """Return the metadata for sending a message to a chat."""
     metadata: dict[str, Json] = {} if source.thread_id is None else {"thread_id": source.thread_id}
     return metadata | more
 
@@ -147,7 +142,7 @@ class Inbound(Protocol):
     """Receives the messages of an adapter."""
 
     async def accept(self, event: MessageEvent) -> None:
-        """Store a message durably. Ignore a message that is already stored.
+        """Store a message durably. A message that is already stored is ignored.
 
         Raises:
             StoreError: The message could not be stored. Do not acknowledge it to the platform.
@@ -172,7 +167,7 @@ class Inbound(Protocol):
         ...
 
     async def moved(self, source: SessionSource, chat_id: str) -> None:
-        """Process the change of a group's id, so that the group's sessions continue under the new id.
+        """Move the sessions of a group to the group's new chat id.
 
         Raises:
             StoreError: As for `accept`.
@@ -188,7 +183,7 @@ class Inbound(Protocol):
         ...
 
     async def look_up(self, source: SessionSource, message_id: str) -> "KnownMessage | None":
-        """Return a stored message with its answer, if there is one, or None if the message is unknown.
+        """Return a stored message and its answer, or None for an unknown message.
 
         Raises:
             StoreError: The message could not be read.
@@ -196,9 +191,9 @@ class Inbound(Protocol):
         ...
 
     async def cards_of(self, source: SessionSource, message_id: str) -> Sequence[Card]:
-        """Return the cards of the questions that an unanswered message's run asked last.
+        """Return the cards of the last questions that the run of an unanswered message asked.
 
-        The first card also contains the text above the questions.
+        The first card also contains the agent's text before the questions.
 
         Raises:
             StoreError: The run could not be read.
@@ -206,7 +201,9 @@ class Inbound(Protocol):
         ...
 
     async def forget_answer(self, source: SessionSource, message_id: str) -> None:
-        """Stop showing the answer to a message. The conversation still contains the answer.
+        """Hide the answer to a message from callers that look it up by the message.
+
+        The history of the conversation still contains the answer.
 
         Raises:
             StoreError: As for `accept`.
@@ -216,10 +213,10 @@ class Inbound(Protocol):
     async def cancel_answer(
         self, source: SessionSource, message_id: str, is_waited_for: Callable[[str], bool]
     ) -> bool:
-        """Cancel the run that answers a message. Withdraw a message that no run has read.
+        """Cancel the run that answers a message, or withdraw a message that no run has read.
 
-        The run is not cancelled if it also answers a background request, or a message for which
-        `is_waited_for` returns true. Return False in that case, and if the message is already answered.
+        A run continues if it also answers a background request or a message for which `is_waited_for` returns
+        True. Return False if the run continues, or if the message is already answered.
 
         Raises:
             StoreError: The cancellation could not be stored.
@@ -229,7 +226,7 @@ class Inbound(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownMessage:
-    """A stored message, and its answer, if there is one already."""
+    """A stored message, with the answer if the message is already answered."""
 
     event: MessageEvent
     received_at: int
@@ -243,7 +240,7 @@ class KnownMessage:
 
     @property
     def has_failed(self) -> bool:
-        """Whether there will be no answer: the message was cancelled or rejected, or its run failed."""
+        """Whether no answer will arrive, because the message was cancelled or rejected, or the run failed."""
         return self.is_cancelled or self.details.get("error") is not None
 
 
@@ -272,9 +269,7 @@ class AdapterState(StrEnum):
 class Liveness:
     """The state of an adapter.
 
-    Receiving and sending have separate times, because one may work while the other does not.
-
-    Times are in milliseconds since the epoch. A time is None if its event has not happened yet.
+    Times are in milliseconds since the epoch. A time is None if the event has not happened yet.
     """
 
     clock: Clock
@@ -298,7 +293,7 @@ class Liveness:
 
     @property
     def state(self) -> AdapterState:
-        """The state of the connection. Attempts to reconnect do not change `since`."""
+        """The state of the connection to the platform."""
         return self._state
 
     @state.setter
@@ -333,12 +328,12 @@ class Liveness:
 
     @property
     def has_failed(self) -> bool:
-        """Whether receiving has ended, so that only another call of `connect` can start it again."""
+        """Whether receiving has ended until the next call of `connect`."""
         return self._state is AdapterState.FAILED
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the platform can be called, even if the adapter still retries to receive."""
+        """Whether the platform can be called, even while receiving is interrupted."""
         return self._state in (AdapterState.CONNECTED, AdapterState.RECONNECTING)
 
     @property
@@ -354,7 +349,10 @@ class Liveness:
 
 
 def pause_ms(attempt: int, *, least: int = 0) -> int:
-    """Return the pause after `attempt` failed attempts: up to one minute, with random jitter."""
+    """Return the pause after `attempt` failed attempts, in milliseconds.
+
+    The pause grows with each attempt up to one minute, and has random jitter.
+    """
     longest = min(500 * 2 ** min(attempt, 10), _MAX_PAUSE_MS)
     return max(random.randint(longest // 2, longest), least)  # noqa: S311 - spreads tries, hides nothing
 
@@ -362,7 +360,9 @@ def pause_ms(attempt: int, *, least: int = 0) -> int:
 async def bounded(
     pieces: AsyncIterable[bytes], most: int, announced: str | None = None
 ) -> AsyncGenerator[bytes]:
-    """Yield the pieces of a received body. `announced` is its Content-Length header, if there is one.
+    """Yield the pieces of a received body of at most `most` bytes.
+
+    `announced` is the value of the Content-Length header.
 
     Raises:
         TooLarge: The body has, or announces, more than `most` bytes. At most one piece too many was read.
@@ -381,11 +381,12 @@ async def bounded(
 
 
 class BasePlatformAdapter(ABC):
-    """Connects one bot to one platform. An adapter is idle before `connect` and after `disconnect`.
+    """Connects one bot to one platform.
 
-    A subclass sets `platform`, `capabilities` and `options`. The module of a subclass can be imported without
-    its extra: only `connect` raises `MissingExtra` if a library is not installed. A subclass never logs a
-    token, a secret or the text of a message.
+    An adapter is idle before `connect` and after `disconnect`. A subclass sets `platform`, `capabilities` and
+    `options`. The module of a subclass must be importable without optional libraries. If a library is not
+    installed, `load_libraries` and `connect` raise `MissingExtra`. A subclass must never log a token, a
+    secret or the text of a message.
     """
 
     platform: ClassVar[Platform]
@@ -444,50 +445,60 @@ class BasePlatformAdapter(ABC):
     # Set up by the gateway.
 
     def set_message_handler(self, inbound: Inbound) -> None:
-        """Set the object that receives the messages."""
+        """Set the object that receives the adapter's messages."""
         self._inbound = inbound
 
     @property
     def account(self) -> str:
-        """The permanent name of this bot. `connect` sets the value."""
+        """The permanent name of the bot. `connect` sets the value."""
         return UNKNOWN_ACCOUNT
 
     def lock_identity(self) -> str | None:
-        """Return the secret with which only one process on this machine may receive, or None if any may."""
+        """Return the secret that only one process on a machine may use to receive messages.
+
+        Return None if several processes may receive messages.
+        """
         return None
 
     @property
     def lease(self) -> str | None:
-        """The name of the channel's lease, or None if every server answers the requests that it gets."""
+        """The name of the channel's lease, or None if several servers may use the channel at once."""
         digest = sha256((self.lock_identity() or self.config.token or "").encode()).hexdigest()[:8]
         return f"channel {self.platform.value} {digest}"
 
     def remember(self, source: SessionSource, message_id: str) -> None:  # noqa: B027 - optional
-        """Record the newest stored message of a chat or thread. The gateway makes this call before `connect`.
+        """Record the newest stored message of a chat or thread.
 
-        If a platform does not deliver missed messages by itself, its adapter requests the messages after this
-        one.
+        The gateway calls `remember` before `connect`. An adapter uses the newest message to request the
+        messages that the bot has missed.
         """
 
     def routes(self) -> Sequence[BaseRoute]:
         """Return the routes that the platform calls over HTTP.
 
-        The handler of each route must authenticate its caller.
-
-        Begin each path with `/<platform>`, because all routes are mounted below `/channels`. The server does
-        not authenticate callers there.
+        The routes are mounted below `/channels`, and each path must begin with `/<platform>`. The handler of
+        each route must authenticate its caller, because the server does not.
         """
         return ()
 
     # Connecting and disconnecting.
 
+    def load_libraries(self) -> None:  # noqa: B027 - most channels need no optional library
+        """Import the optional libraries of the channel. Call the method on a thread.
+
+        `postroom gateway config check` calls the method, too.
+
+        Raises:
+            MissingExtra: A library is not installed.
+        """
+
     @abstractmethod
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Check the credentials and start to receive messages. Return when messages can arrive.
+        """Check the credentials, and start to receive messages.
 
-        A background task receives messages, and reconnects after failures, with growing pauses. The task
-        reports a failure that it cannot repair with `_fail`. The gateway then reconnects the channel, unless
-        a credential was refused.
+        The call returns when messages can arrive. A background task receives messages, and reconnects after
+        failures with growing pauses. The gateway reconnects a failed channel, unless the platform refused a
+        credential.
 
         Raises:
             CredentialRefused: The platform refuses a token or a password.
@@ -498,9 +509,9 @@ class BasePlatformAdapter(ABC):
 
     @abstractmethod
     async def disconnect(self) -> None:
-        """Stop receiving. After the call returns, nothing is received or acknowledged.
+        """Stop receiving messages. A second call has no effect.
 
-        A second call does nothing.
+        After the call returns, no message is received or acknowledged.
         """
 
     # Outgoing calls. If the platform refuses a call, the method does not raise: its result contains the
@@ -510,16 +521,16 @@ class BasePlatformAdapter(ABC):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send one Markdown message, as a whole or not at all, of at most `capabilities.limit`.
+        """Send one Markdown message of at most `capabilities.limit` units.
 
-        If the platform refuses the markup, the message is sent as plain text. On platforms that support it,
-        `metadata["dedupe_key"]` prevents a repeated call from sending a duplicate.
+        If the platform refuses the markup, the message is sent as plain text. If the platform supports dedupe
+        keys, `metadata["dedupe_key"]` prevents duplicate messages.
         """
 
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace a sent message."""
+        """Replace the text of a sent message."""
         return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} cannot edit messages")
 
     async def delete_message(
@@ -529,7 +540,7 @@ class BasePlatformAdapter(ABC):
         return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} cannot delete messages")
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:  # noqa: B027 - optional
-        """Show for some seconds that an answer is being written. Ignore failures."""
+        """Show a typing indicator in a chat for a few seconds."""
 
     async def react(
         self,
@@ -539,11 +550,11 @@ class BasePlatformAdapter(ABC):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Add a "seen" reaction to a message, or remove it.
+        """Add a "seen" reaction to a message, or remove the reaction.
 
-        The `message_id` of the result is the id of the reaction, if it has one. To remove a reaction, pass
-        this id as `takes_back`, or the id of the message if the reaction has none. Messages have priority
-        over reactions, and a rate limit on reactions delays nothing else.
+        The `message_id` of the result is the id of the reaction, or None if the reaction has no id. To remove
+        a reaction, pass the id of the reaction as `takes_back`, or the id of the message if the reaction has
+        no id. A rate limit on reactions does not delay messages.
         """
         return SendResult.failed(
             SendErrorKind.BAD_FORMAT, f"{self.platform.value} does not support reactions"
@@ -561,7 +572,7 @@ class BasePlatformAdapter(ABC):
         return SendResult.failed(SendErrorKind.BAD_FORMAT, f"{self.platform.value} cannot send files")
 
     def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield a received file, piece by piece.
+        """Yield the bytes of a received file in pieces.
 
         Raises:
             TooLarge: The file is larger than `max_bytes`. Little more than that was read.
@@ -591,7 +602,7 @@ class BasePlatformAdapter(ABC):
         self._tasks.start(self._receive(look, after_ms=after_ms), name="receive")
 
     async def _end_tasks(self) -> None:
-        """Stop all tasks of the channel within 10 s. A second call does nothing."""
+        """Stop all tasks of the channel within 10 seconds."""
         try:
             async with asyncio.timeout(_END_SECONDS):
                 await self._tasks.close()
@@ -603,9 +614,8 @@ class BasePlatformAdapter(ABC):
     async def _receive(self, look: Callable[[int], Awaitable[int]], *, after_ms: int = 0) -> None:
         """Poll the platform for new updates, until polling fails permanently.
 
-        `look` polls once. The function gets the number of failed polls in a row, and returns the pause in ms
-        until the next poll. Each poll that raises makes the pause longer. A refused credential ends the
-        polling. The first poll is made after `after_ms`.
+        `look(failures)` polls once, and returns the pause before the next poll in milliseconds. `failures` is
+        the number of failed polls in a row.
         """
         failures = 0
         await self._timer.sleep(after_ms)
@@ -640,10 +650,7 @@ class BasePlatformAdapter(ABC):
                 await self._timer.sleep(pause)
 
     async def take_until_kept(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
-        """Process an update that the platform sends only once. Retry after a failure.
-
-        The updates after this update wait until it has been processed.
-        """
+        """Process an update that the platform sends only once, and retry after a failure."""
         attempt = 0
         passing: tuple[type[Exception], ...] = (PostroomError, *self.passing)
         while True:
@@ -662,7 +669,7 @@ class BasePlatformAdapter(ABC):
     async def is_taken(self, work: Callable[[], Awaitable[None]]) -> bool:
         """Process a request in a background task, and return whether the request may be acknowledged.
 
-        The task continues if the caller disconnects. After `disconnect`, nothing is acknowledged.
+        The task continues if the caller disconnects.
         """
         if self._tasks.closed:
             return False
@@ -680,7 +687,7 @@ class BasePlatformAdapter(ABC):
         return not task.cancelled() and task.exception() is None and task.result()
 
     async def handle_message(self, event: MessageEvent) -> None:
-        """Pass a message to the gateway. When the call returns, the message is on disk.
+        """Pass a message to the gateway. When the call returns, the message is stored durably.
 
         Raises:
             StoreError: The message was not stored. Do not acknowledge it.
@@ -696,10 +703,8 @@ class BasePlatformAdapter(ABC):
     async def take_in(self, update: Json | bytes, take: Callable[[], Awaitable[None]]) -> None:
         """Process one update. When the call returns, the update may be acknowledged to the platform.
 
-        An update that cannot be read, or can never be stored, becomes a dead letter at once, because a retry
-        would fail, too. Such an update does not degrade the channel, because anybody can send one. An update
-        that triggers a bug in postroom is tried three times. Then the update becomes a dead letter, and the
-        channel continues in the degraded state.
+        An update that cannot be read or stored becomes a dead letter at once. After three attempts, an update
+        that triggers a bug becomes a dead letter and degrades the channel.
 
         Raises:
             PostroomError: The update was not processed. Do not acknowledge it, and retry after a pause.
@@ -755,27 +760,18 @@ class BasePlatformAdapter(ABC):
         is_group: bool = False,
         gives_way: bool = False,
     ) -> AbstractAsyncContextManager[Turn]:
-        """Wait until the pacing allows a call.
-
-        `chat_id` is the chat to which the call sends a message, if it sends one. See `Pacing`.
-        """
+        """Wait until the rate limits allow a call to the platform."""
         fields = metadata or {}
         key, is_draft = fields.get("dedupe_key"), fields.get("draft") is True
         return self._pacing.turn(method, chat_id, is_group=is_group, key=key, gives_way=gives_way or is_draft)
 
     async def _until_ours(self) -> None:
-        """Wait until this server holds the channel.
-
-        A server that was frozen may have lost its channels to another server.
-
-        A server must receive nothing while another server holds the channel. If another server holds it, the
-        gateway soon disconnects this adapter.
-        """
+        """Wait until this server holds the lease of the channel."""
         while not self.is_ours():
             await self._timer.sleep(_LOOK_AGAIN_MS)
 
     def _heard(self) -> None:
-        """Record that the platform has just sent something."""
+        """Record the time at which the platform has sent something."""
         self.liveness.inbound_at = self._clock.now()
 
     def _connected(self) -> None:
@@ -785,13 +781,13 @@ class BasePlatformAdapter(ABC):
         self.liveness.error_code = self.liveness.error = None
 
     def _said(self) -> None:
-        """Record that a message was sent."""
+        """Record the time at which a message was sent."""
         self.liveness.outbound_at = self._clock.now()
 
     def _fail(self, code: str, message: str, *, retryable: bool) -> None:
         """Report a failure that ended receiving.
 
-        If the failure is `retryable`, the gateway reconnects the channel.
+        If `retryable` is true, the gateway reconnects the channel.
         """
         self.liveness.state = AdapterState.FAILED
         self.liveness.error_code = code
@@ -807,4 +803,5 @@ def _raw(update: Json | bytes) -> str:
         if isinstance(update, dict):
             update = {name: value for name, value in update.items() if name not in _SECRETS}
         text = json.dumps(update, ensure_ascii=False, default=str)
-    return storable(_BOT_TOKENS.sub("(hidden token)", text))
+    # People sometimes paste tokens into messages.
+    return storable(PLATFORM_TOKENS.sub("(hidden token)", text))

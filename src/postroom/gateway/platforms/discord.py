@@ -88,20 +88,15 @@ _MIME = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 
 
 def convert_markdown(text: str, limit: int) -> str:
-    """Convert Markdown to Discord's dialect, and return it unchanged if the result is longer than `limit`.
+    """Convert Markdown to Discord's dialect.
 
-    Only the parts of Markdown that Discord does not support are converted. Code does not change.
+    If the converted text is longer than `limit`, the text is returned unchanged.
     """
     pieces = re.split(r"(^```.*?^```[ \t]*$|^```.*\Z|`[^`\n]+`)", text, flags=re.MULTILINE | re.DOTALL)
-    pieces[::2] = [_convert(piece) for piece in pieces[::2]]
+    for pattern, put in _CONVERSIONS:
+        pieces[::2] = [pattern.sub(put, piece) for piece in pieces[::2]]
     made = "".join(pieces)
     return made if len(made) <= limit else text
-
-
-def _convert(text: str) -> str:
-    for pattern, put in _CONVERSIONS:
-        text = pattern.sub(put, text)
-    return text
 
 
 def _table(found: re.Match[str]) -> str:
@@ -123,7 +118,7 @@ def make_nonce(dedupe_key: str) -> str:
 
 
 def build_message_body(text: str, *, nonce: str, reply_to: str | None = None) -> dict[str, Json]:
-    """Return the body of a new message."""
+    """Return the request body for a new message."""
     made: dict[str, Json] = {
         "content": text,
         "allowed_mentions": MENTIONS,
@@ -151,7 +146,7 @@ def build_upload_form(body: dict[str, Json], attachment: Attachment, data: bytes
 
 
 def build_buttons(card: Card) -> list[Json] | None:
-    """Return the buttons of a card in rows, or None if Discord cannot show all buttons with whole labels."""
+    """Return the buttons of a card in rows, or None if Discord cannot show all buttons."""
     if len(card.buttons) > BUTTONS_A_ROW * ROWS or any(
         len(button.value) > MAX_VALUE_LENGTH or len(button.label) > MAX_LABEL_LENGTH
         for button in card.buttons
@@ -166,7 +161,7 @@ def build_buttons(card: Card) -> list[Json] | None:
 
 
 def build_private_response(text: str) -> dict[str, Json]:
-    """Return a response to an interaction. Only the person who pressed the button sees the response."""
+    """Return a response that only the person who pressed the button can see."""
     return {
         "type": 4,
         "data": {"content": text[:MAX_NOTE_LENGTH], "flags": EPHEMERAL, "allowed_mentions": {"parse": []}},
@@ -182,7 +177,7 @@ def file_name(name: str | None) -> str:
 
 
 def convert_refusal(failure: RestFailure) -> SendResult:
-    """Convert a refusal to the result of sending a message."""
+    """Convert a failed request to the result of sending a message."""
     if failure.status == 0 or failure.status >= 500:
         kind = SendErrorKind.UNKNOWN if failure.taken else SendErrorKind.TRANSIENT
     elif failure.status == 413 or (failure.status == 400 and "or fewer in length" in str(failure)):
@@ -210,7 +205,10 @@ S = TypeVar("S", bound=Struct)
 
 
 class Unreadable(InvalidArgument):
-    """An update does not have the documented form. The text of the error does not quote the update."""
+    """An update from Discord does not have the documented format.
+
+    The error message does not quote the update.
+    """
 
 
 class Author(Struct, frozen=True, kw_only=True):
@@ -244,7 +242,7 @@ class File(Struct, frozen=True, kw_only=True):
 
 
 class Named(Struct, frozen=True, kw_only=True):
-    """A named part of a message, such as the author of an embed, a sticker, or the question of a poll."""
+    """A named part of a message, such as a sticker or the author of an embed."""
 
     name: str | None = None
     value: str | None = None
@@ -252,7 +250,7 @@ class Named(Struct, frozen=True, kw_only=True):
 
 
 class Embed(Struct, frozen=True, kw_only=True):
-    """A preview of a page, or formatted content in a message of a program."""
+    """A preview of a web page, or formatted content in a program's message."""
 
     author: Named | None = None
     provider: Named | None = None
@@ -272,7 +270,7 @@ class Embed(Struct, frozen=True, kw_only=True):
 
     @property
     def origin(self) -> str | None:
-        """The author of the embed, or the previewed page."""
+        """The author of the embed, or the address of the previewed page."""
         names = (named.name for named in (self.author, self.provider) if named is not None)
         return next(filter(None, names), self.url)
 
@@ -298,7 +296,7 @@ class Component(Struct, frozen=True, kw_only=True):
 
 
 class Content(Struct, frozen=True, kw_only=True):
-    """The content of a message, or of a message that it forwards."""
+    """The content of a message or of a forwarded message."""
 
     content: str | None = None
     flags: Json = 0
@@ -311,7 +309,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
     @property
     def own_words(self) -> list[str]:
-        """The texts of the message, its poll and its blocks, and the names of its stickers."""
+        """The texts of the message, the poll and the blocks, and the names of the stickers."""
         stickers = [f":{named.name or 'sticker'}:" for named in self.sticker_items or ()]
         lines = [" ".join(part for part in (self.content, *stickers) if part)]
         if self.poll is not None:
@@ -335,7 +333,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
     @property
     def files(self) -> tuple[Attachment, ...]:
-        """The files of the message, without files of messages that it forwards."""
+        """The files of the message, without the files of forwarded messages."""
         is_voice = isinstance(self.flags, int) and bool(self.flags & VOICE_FLAG)
         return tuple(
             Attachment(
@@ -350,7 +348,7 @@ class Content(Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """A forwarded message. Discord does not report the author."""
+    """A forwarded message, without its author."""
 
     message: Content
 
@@ -367,14 +365,17 @@ class Answered(Content, frozen=True, kw_only=True):
 
 
 class Reference(Struct, frozen=True, kw_only=True):
-    """A reference to the message to which another message replies (type 0), or which it forwards."""
+    """A reference to a message that another message answers or forwards."""
 
     type: Json = 0
     message_id: Id | None = None
 
 
 class Located(Struct, frozen=True, kw_only=True):
-    """The channel of an update. An update without a guild belongs to a direct message."""
+    """The channel of an update.
+
+    An update without a guild belongs to a direct message.
+    """
 
     channel_id: Id
     guild_id: Id | None = None
@@ -401,11 +402,13 @@ class Message(Answered, frozen=True, kw_only=True):
 
     @property
     def has_new_words(self) -> bool:
-        """Whether an update changed the text of the message. Other updates only add link previews."""
+        """Whether the update changed the text of the message."""
         return bool(self.edited_timestamp) and self.content is not None and self.author is not None
 
     def is_for(self, me: "Me") -> bool:
-        """Return whether a message is for the bot, and not a system message or written by the bot.
+        """Return whether the bot must process a message.
+
+        System messages and the bot's own messages are not processed.
 
         Raises:
             Unreadable: The message has no author.
@@ -421,7 +424,7 @@ class Message(Answered, frozen=True, kw_only=True):
 
 
 class Deletion(Located, frozen=True, kw_only=True):
-    """The deletion of one message, or of several."""
+    """The deletion of one or more messages."""
 
     id: Id | None = None
     ids: list[Id] | None = None
@@ -470,7 +473,7 @@ class Interaction(Located, frozen=True, kw_only=True):
 
 
 class ChannelObject(Struct, frozen=True, kw_only=True):
-    """A channel in Discord's own form."""
+    """A channel as Discord's API describes it."""
 
     type: Json = None
     guild_id: Id | None = None
@@ -528,7 +531,7 @@ def read_time_from_id(message_id: str) -> int:
 
 
 def id_at(instant: int) -> str:
-    """Return the smallest id that Discord can have issued at this time."""
+    """Return the smallest id that Discord can have issued at the time `instant`."""
     return str(max(instant - FIRST_MILLISECOND, 0) << 22)
 
 
@@ -561,7 +564,10 @@ def parse_channel(data: object) -> Channel:
 
 
 def build_source(channel_id: str, channel: Channel, account: str, **speaker: Any) -> SessionSource:
-    """Return the source of messages in a channel. The chat of a thread is its parent channel."""
+    """Return the source of the messages in a channel.
+
+    The chat of a thread is the parent channel of the thread.
+    """
     return SessionSource(
         platform=Platform.DISCORD,
         chat_id=channel.parent or channel_id,
@@ -615,9 +621,9 @@ def build_event(message: Message, channel: Channel, me: Me) -> MessageEvent:
 
 
 def parse_interaction(pressed: Interaction, channel: Channel, me: Me) -> ButtonPress | MessageEvent | None:
-    """Convert an interaction from Discord to a button press, or to an event if it is a slash command.
+    """Convert an interaction from Discord to a button press, or to the event of a slash command.
 
-    Return None for any other type of interaction.
+    Return None for an interaction that is neither a button press nor a slash command.
 
     Raises:
         Unreadable: The interaction names no person or no card.
@@ -686,7 +692,7 @@ ChannelId = Annotated[str, Meta(pattern=r"^[0-9]{1,20}\Z", extra={"write": "a te
 
 
 class DiscordOptions(PlatformConfig, frozen=True, kw_only=True):
-    """The table [platforms.discord]. `token` is the token of the bot."""
+    """The settings in the table `[platforms.discord]`. `token` is the token of the bot."""
 
     base_url: str = "https://discord.com/api/v10"
     """The address of the REST API.
@@ -739,7 +745,7 @@ TAKEN = "Got it."
 
 
 class Intake:
-    """Holds updates in memory until they are stored."""
+    """The queue of updates that are not stored yet."""
 
     def __init__(
         self,
@@ -774,7 +780,7 @@ class Intake:
     def remember(self, channel_id: str, message_id: str) -> None:
         """Record the newest known message of a channel.
 
-        After an absence, the messages after the newest known message are requested.
+        After reconnecting, the bot requests the messages that follow the newest known message.
         """
         known_mark = self._marks.pop(channel_id, "0")
         self._marks[channel_id] = max(known_mark, message_id, key=int)
@@ -782,7 +788,7 @@ class Intake:
             self._marks.popitem(last=False)
 
     def watch(self, now: int) -> None:
-        """Request the recent messages of each configured channel without a known message."""
+        """Request the recent messages of each configured channel that has no known message."""
         since = id_at(now - self._options.backfill_minutes * 60_000)
         for channel_id in self._options.channels:
             if channel_id not in self._marks:
@@ -790,7 +796,7 @@ class Intake:
 
     @property
     def full(self) -> bool:
-        """Whether the queue is full, so that it accepts no more updates."""
+        """Whether the queue of updates is full."""
         return len(self._held) >= self._options.max_held
 
     async def room(self) -> None:
@@ -798,7 +804,7 @@ class Intake:
         await self._room.wait()
 
     async def settled(self, within_seconds: float) -> None:
-        """Wait until all updates are stored, but at most `within_seconds`."""
+        """Wait until all updates are stored, for at most `within_seconds`."""
         try:
             async with asyncio.timeout(within_seconds):
                 await self._settled.wait()
@@ -806,7 +812,7 @@ class Intake:
             _LOG.warning("discord.left_unkept", updates=len(self._held))
 
     async def run(self) -> None:
-        """Hand over held updates until cancelled. The next call begins with the first held update."""
+        """Hand over the queued updates until the task is cancelled."""
         while True:
             await self._arrived.wait()
             while self._held:
@@ -819,7 +825,7 @@ class Intake:
             self._settled.set()
 
     async def _hand_over(self, name: str, data: object) -> None:
-        """Hand over an update, and record its message as the newest message of its channel."""
+        """Hand over an update, and record the newest message of the channel."""
         await self._take_until_kept({"update": name, "data": data}, partial(self._take, name, data))
         if name != "MESSAGE_CREATE":
             return
@@ -892,10 +898,6 @@ class Intake:
     # The channel of a message.
 
     async def _channel(self, channel_id: str, guild_id: str | None) -> Channel:
-        """Return the channel of an update.
-
-        Discord is asked only once for a channel, and again after a change of the channel.
-        """
         if guild_id is None:
             return self._remember_channel(channel_id, Channel(chat_type="dm"))
         try:
@@ -1020,20 +1022,24 @@ class DiscordAdapter(BasePlatformAdapter):
         return "default" if self._intake.me is None else self._intake.me.user_id
 
     def lock_identity(self) -> str | None:
-        """Return the bot's token, because two processes with one token would answer each message twice."""
+        """Return the bot's token, which only one process on a machine may use."""
         return self.config.token
 
     def remember(self, source: SessionSource, message_id: str) -> None:
-        """Record the newest stored message of a channel, after which missed messages are requested."""
+        """Record the newest stored message of a channel, so that the bot can request later messages."""
         if is_id(at := source.thread_id or source.chat_id) and is_id(message_id):
             self._intake.remember(at, message_id)
 
     # Connecting and disconnecting.
 
+    def load_libraries(self) -> None:
+        """Import discord.py, which takes almost a second."""
+        discord_library.load()
+
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Log in, and start to receive updates. See the base class."""
+        """Log in, and start to receive updates."""
         token = bot_token(self.config.token)
-        await asyncio.to_thread(discord_library.load)
+        await asyncio.to_thread(self.load_libraries)
         await self.disconnect()
         self.liveness.state = AdapterState.CONNECTING
         self._tasks = Tasks(f"channel {self.platform.value}")
@@ -1065,7 +1071,7 @@ class DiscordAdapter(BasePlatformAdapter):
         self._receiving = self._tasks.start(self._watch(partial(self._receive_updates, bot)), name="receive")
 
     async def disconnect(self) -> None:
-        """Stop receiving, after at most two seconds in which received updates are stored."""
+        """Stop receiving, and store the received updates within two seconds."""
         if self._receiving is not None:
             self._receiving.cancel()
             await asyncio.wait([self._receiving])
@@ -1081,7 +1087,7 @@ class DiscordAdapter(BasePlatformAdapter):
         self.liveness.state = AdapterState.STOPPED
 
     async def _watch(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Run background work. Report a failure, because the bot then no longer receives anything."""
+        """Run background work, and report a failure of the work."""
         try:
             await work()
         except Exception as error:
@@ -1091,7 +1097,7 @@ class DiscordAdapter(BasePlatformAdapter):
             raise
 
     async def _receive_updates(self, bot: Bot) -> None:
-        """Receive updates until cancelled. Reconnect when the connection ends."""
+        """Receive updates, and reconnect whenever the connection ends."""
         try:
             while True:
                 resumable = await self._listen(bot)
@@ -1120,7 +1126,7 @@ class DiscordAdapter(BasePlatformAdapter):
         return True
 
     async def _open_again(self, bot: Bot, *, resumable: bool) -> None:
-        """Open the gateway again: first resume at once, and make each further attempt after a pause."""
+        """Open the gateway connection again, with pauses between the attempts."""
         asked_ms = 0
         while True:
             resume = resumable and self._attempt < RESUMES
@@ -1139,7 +1145,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 asked_ms = failure.wait_ms or 0
 
     def _on_update(self, name: str, data: object) -> None:
-        """Put an event of the gateway into the queue, without waiting."""
+        """Put an event of the gateway into the queue without waiting."""
         self._attempt = 0
         if name not in ("READY", "RESUMED"):
             self._intake.hold(name, data)
@@ -1169,7 +1175,7 @@ class DiscordAdapter(BasePlatformAdapter):
             raise
 
     async def _say(self, method: str, path: str, metadata: Metadata | None = None, **told: Any) -> SendResult:
-        """Make a call that sends or changes something, and return the result."""
+        """Call the API to send or change a message, and return the result."""
         if not all(is_id(told[name]) for name in ("channel_id", "message_id") if name in told):
             return SendResult.failed(
                 SendErrorKind.NOT_FOUND, "there is no such chat or message: an id on Discord has only digits"
@@ -1202,7 +1208,7 @@ class DiscordAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send a message. See the base class."""
+        """Send a message."""
         words = self._words(content)
         if isinstance(words, SendResult):
             return words
@@ -1212,7 +1218,7 @@ class DiscordAdapter(BasePlatformAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace the text of a sent message, and keep its buttons."""
+        """Replace the text of a sent message without changing the buttons."""
         words = self._words(content)
         if isinstance(words, SendResult):
             return words
@@ -1230,7 +1236,7 @@ class DiscordAdapter(BasePlatformAdapter):
         return await self._say("DELETE", _MESSAGE, channel_id=channel, message_id=message_id)
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
-        """Show for ten seconds that an answer is being written. Ignore failures."""
+        """Show a typing indicator in a chat for ten seconds."""
         await self._say("POST", "/channels/{channel_id}/typing", channel_id=_channel(chat_id, metadata))
 
     async def react(
@@ -1241,7 +1247,7 @@ class DiscordAdapter(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Add the bot's reaction to a message, or remove it."""
+        """Add the bot's reaction to a message, or remove the reaction."""
         channel, method = _channel(chat_id, metadata), "DELETE" if takes_back else "PUT"
         return await self._say(method, _REACTION, channel_id=channel, message_id=message_id, emoji="👀")
 
@@ -1253,7 +1259,7 @@ class DiscordAdapter(BasePlatformAdapter):
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Send a file, with a caption if there is one."""
+        """Send a file with an optional caption."""
         words = self._words(caption) if caption and caption.strip() else ""
         if isinstance(words, SendResult):
             return words
@@ -1280,7 +1286,7 @@ class DiscordAdapter(BasePlatformAdapter):
                 yield piece
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Send a card with buttons. If Discord cannot show all of them, list the answers in the text."""
+        """Send a card with buttons. If Discord cannot show all buttons, the text lists the answers."""
         components, words = build_buttons(card), self._words(card.text)
         if components is None:
             return await super().send_card(chat_id, card, metadata)
@@ -1308,19 +1314,19 @@ class DiscordAdapter(BasePlatformAdapter):
 
 
 def _channel(chat_id: str, metadata: Metadata | None) -> str:
-    """Return the channel in which a message is sent. On Discord, a thread is a channel, too."""
+    """Return the id of the channel or thread in which a message is sent."""
     thread = (metadata or {}).get("thread_id")
     return str(thread) if thread else chat_id
 
 
 def _nonce(metadata: Metadata | None) -> str:
-    """Return a nonce that makes repetitions harmless, including retries by the library."""
+    """Return the nonce with which Discord recognises a repeated message."""
     key = (metadata or {}).get("dedupe_key")
     return make_nonce(str(key)) if key else secrets.token_hex(MAX_NONCE_LENGTH // 2)
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
-    """Return the scheme, host and port of an address. An address with a user name has none."""
+    """Return the scheme, host and port of an address."""
     try:
         parts = urlsplit(url)
         port = parts.port

@@ -15,6 +15,7 @@ import warnings
 import zlib
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from postroom.contracts.errors import MissingExtra, ServerUnavailable
@@ -55,7 +56,7 @@ HEARD = (
 class RestFailure(Exception):
     """Discord refused a request or did not answer.
 
-    `taken` is true if the request may have been performed.
+    `taken` is true if Discord may have performed the request.
     """
 
     def __init__(
@@ -71,7 +72,10 @@ class RestFailure(Exception):
 
 
 class Cut(Exception):
-    """The connection ended. `resumable` is true if Discord will send the missed updates."""
+    """The gateway connection to Discord ended.
+
+    `resumable` is true if Discord will send the missed updates.
+    """
 
     def __init__(self, *, resumable: bool, unreadable: bool = False) -> None:
         super().__init__("the connection to Discord's gateway ended")
@@ -81,7 +85,10 @@ class Cut(Exception):
 
 
 class Refused(Exception):
-    """Discord accepts no further connection of this bot. `code` is the close code, or 401."""
+    """Discord permanently refuses connections of the bot.
+
+    `code` is the close code of the connection, or 401.
+    """
 
     def __init__(self, code: int) -> None:
         super().__init__(f"Discord rejected the connection ({code})")
@@ -89,9 +96,9 @@ class Refused(Exception):
 
 
 def load() -> None:
-    """Import the library.
+    """Import the library for Discord.
 
-    Importing the library takes almost a second and reads files, so call this function in a thread.
+    Call `load` on a thread, because the import takes almost a second.
 
     Raises:
         MissingExtra: The library is not installed.
@@ -115,7 +122,7 @@ def load() -> None:
 
 
 def direct(base_url: str) -> None:
-    """Set the address of Discord's API, which the library uses for the whole process."""
+    """Set the address of Discord's API for the whole process."""
     from discord.http import Route
 
     Route.BASE = base_url
@@ -199,7 +206,7 @@ class Bot:
             return await self._client.http.request(Route(method, path, **ids), form=form, **fields)
 
     async def fetch(self, url: str, *, max_bytes: int) -> AsyncGenerator[bytes]:
-        """Yield a file from an address that the caller has checked. Redirects are not followed.
+        """Yield the bytes of a file from an address that the caller has checked.
 
         Raises:
             TooLarge: The file has more than `max_bytes`. Nothing beyond that was read.
@@ -223,7 +230,7 @@ class Bot:
     # The gateway.
 
     async def open(self, *, resume: bool) -> None:
-        """Open the gateway connection, and resume the old session or begin a new one.
+        """Open the gateway connection. If `resume` is true, the old session is resumed if possible.
 
         The first call of `poll` receives the first message: READY, RESUMED or a refusal.
 
@@ -248,13 +255,24 @@ class Bot:
             }
             address = last.gateway
         else:
-            known_values, address = {}, yarl.URL(await self._address())
+            value = await self.request("GET", "/gateway/bot")
+            try:
+                starts = value["session_start_limit"]
+                if starts["remaining"] <= 0:
+                    raise RestFailure(
+                        "Discord allows no further sessions at the moment",
+                        status=429,
+                        wait_ms=starts["reset_after"],
+                    )
+                known_values, address = {}, yarl.URL(str(value["url"]))
+            except (KeyError, TypeError):
+                raise RestFailure("Discord did not return the address of its gateway") from None
         with _convert_end():
             async with asyncio.timeout(OPEN_SECONDS):
                 socket = await DiscordWebSocket.from_client(
                     self._client, gateway=address, initial=True, **known_values
                 )
-        socket._discord_parsers = {name: self._teller(name) for name in HEARD}  # noqa: SLF001 - see the module
+        socket._discord_parsers = {name: partial(self._heard, name) for name in HEARD}  # noqa: SLF001 - see the module
         self._socket = socket
 
     async def poll(self) -> None:
@@ -273,7 +291,7 @@ class Bot:
     async def hang_up(self, code: int = FORGET) -> None:
         """Close the gateway connection, so that no more updates arrive.
 
-        After the next RESUME, Discord sends the updates that were not read.
+        After the session is resumed, Discord sends the updates that were not read.
         """
         if self._socket is not None:
             try:
@@ -283,32 +301,15 @@ class Bot:
                 return
 
     async def close(self) -> None:
-        """Close all connections. A second call does nothing."""
+        """Close all connections. A second call has no effect."""
         await self.hang_up(GOODBYE)
         self._socket = None
         await self._client.http.close()
 
-    async def _address(self) -> str:
-        value = await self.request("GET", "/gateway/bot")
-        try:
-            starts = value["session_start_limit"]
-            if starts["remaining"] <= 0:
-                raise RestFailure(
-                    "Discord allows no further sessions at the moment",
-                    status=429,
-                    wait_ms=starts["reset_after"],
-                )
-            return str(value["url"])
-        except (KeyError, TypeError):
-            raise RestFailure("Discord did not return the address of its gateway") from None
-
-    def _teller(self, name: str) -> Callable[[object], None]:
-        return lambda data: self._heard(name, data)
-
 
 @contextmanager
 def _translate_errors() -> Iterator[None]:
-    """Convert the exceptions of a REST call to a `RestFailure` that contains no address, body or token."""
+    """Convert the exceptions of a REST call to `RestFailure`."""
     import aiohttp
     import discord
 
@@ -356,7 +357,7 @@ def _convert_end() -> Iterator[None]:
 
 
 def _retry_after(header: str | None) -> int | None:
-    """Convert the seconds in a header to milliseconds. Return None if the header is missing or invalid."""
+    """Convert the seconds in a header to milliseconds."""
     try:
         return None if header is None else max(math.ceil(float(header) * 1000), 0)
     except (ValueError, OverflowError):

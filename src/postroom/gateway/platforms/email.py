@@ -129,7 +129,7 @@ _SHORT_SIGNATURE = 10
 
 
 class _Words(HTMLParser):
-    """Collects the text of an HTML page, and marks quoted text with `>`, as in plain-text mail."""
+    """Collects the text of an HTML page, with `>` before quoted lines."""
 
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)
@@ -187,7 +187,7 @@ class _Words(HTMLParser):
             self._line.append(re.sub(r"\s+", " ", data))
 
     def end_line(self, *, is_break: bool = False) -> None:
-        """Begin a new line. Add an empty line only if the page contains one."""
+        """Begin a new line of text."""
         text = "".join(self._line)
         text = text.rstrip() if self._pre else text.strip()
         self._line = []
@@ -196,10 +196,7 @@ class _Words(HTMLParser):
 
 
 def text_of_html(html: str) -> str:
-    """Return the text of an HTML page, with the addresses of links, but without scripts and styles.
-
-    The parser gets only text and simplified tags, because it is very slow if comments or tags are broken.
-    """
+    """Return the text of an HTML page, with the addresses of links but without scripts and styles."""
     words = _Words()
     words.feed(_plain_tags(_visible_html(html[:MAX_TEXT_LENGTH])))
     words.close()
@@ -208,10 +205,7 @@ def text_of_html(html: str) -> str:
 
 
 def _visible_html(html: str) -> str:
-    """Remove comments, scripts and other invisible parts from a page.
-
-    A part that is not closed extends to the end of the page.
-    """
+    """Remove comments, scripts and all invisible parts from a page."""
     kept_items, at = [], 0
     while match := _SILENT.search(html, at):
         kept_items.append(html[at : match.start()])
@@ -224,10 +218,7 @@ def _visible_html(html: str) -> str:
 
 
 def _plain_tags(html: str) -> str:
-    """Remove the attributes from the tags of a page, except the addresses of links.
-
-    Every other `<` is treated as text.
-    """
+    """Remove the attributes from the tags of a page, except the addresses of links."""
     parts, at = [], 0
     for tag in _TAG.finditer(html):
         name = tag[1]
@@ -253,22 +244,29 @@ def unwrap_flowed_text(text: str) -> str:
 
 
 def own_words(text: str) -> str:
-    """Return the new text of an e-mail, without the signature and the quoted history below it.
+    """Return the text of an e-mail without the signature and the quoted history.
 
     Return the whole text if the sender wrote below a quotation, or if the result would be empty.
     """
     whole = text[:MAX_TEXT_LENGTH].strip()
-    lines = _without_signature(whole.split("\n"))
-    lines = _without_history(lines)
+    lines = whole.split("\n")
+    for at, line in enumerate(lines):
+        if line == "-- " or (line == "--" and at >= len(lines) - _SHORT_SIGNATURE):  # the signature begins
+            lines = lines[:at]
+            break
+    last_own = max((at for at, line in enumerate(lines) if line.strip() and line[0] != ">"), default=-1)
+    for at, line in enumerate(lines):
+        is_divided = _DIVIDER.match(line) and _is_heading(lines[at + 1 : at + 5])
+        is_headed = at and not lines[at - 1].strip() and _is_heading(lines[at : at + 3])
+        is_attributed = at <= last_own < _after_attribution(lines, at)
+        if is_divided or is_headed or is_attributed or at > last_own:  # the quoted history begins
+            lines = lines[:at]
+            break
     return "\n".join(lines).strip() or whole
 
 
 def split_forwarded_text(text: str, subject: str) -> tuple[str, Forwarded | None]:
-    """Return the text of the sender, and the text that is forwarded below it, if there is one.
-
-    Some mail programs put the same header lines above forwarded and answered e-mails. In this case, the
-    subject shows whether the e-mail is a forward.
-    """
+    """Split the text of an e-mail into the sender's own text and the forwarded text."""
     whole = text[:MAX_TEXT_LENGTH].strip()
     lines = whole.split("\n")
     at = next((at for at, line in enumerate(lines) if _FORWARD_MARK.match(line)), None)
@@ -293,27 +291,6 @@ def _begins_history(lines: list[str], at: int) -> bool:
     return is_divided or is_headed or lines[at].startswith(">") or _after_attribution(lines, at) > at
 
 
-def _without_signature(lines: list[str]) -> list[str]:
-    for at, line in enumerate(lines):
-        if line == "-- " or (line == "--" and at >= len(lines) - _SHORT_SIGNATURE):
-            return lines[:at]
-    return lines
-
-
-def _without_history(lines: list[str]) -> list[str]:
-    last_own = max((at for at, line in enumerate(lines) if line.strip() and line[0] != ">"), default=-1)
-    for at, line in enumerate(lines):
-        if _DIVIDER.match(line) and _is_heading(lines[at + 1 : at + 5]):
-            return lines[:at]
-        if at and not lines[at - 1].strip() and _is_heading(lines[at : at + 3]):
-            return lines[:at]
-        if at <= last_own < _after_attribution(lines, at):
-            return lines[:at]
-        if at > last_own:
-            return lines[:at]
-    return lines
-
-
 def _is_heading(lines: list[str]) -> bool:
     """Return whether lines begin with the headers that mail programs put above an answered e-mail."""
     filled = [line[:200] for line in lines if line.strip()]
@@ -321,10 +298,7 @@ def _is_heading(lines: list[str]) -> bool:
 
 
 def _after_attribution(lines: list[str], at: int) -> int:
-    """Return the index after a line `On … wrote:` at `at`, which may be wrapped to three lines.
-
-    If there is no such line, return `at`.
-    """
+    """Return the index after an `On … wrote:` line at `at`, or `at` if there is no such line."""
     joined = ""
     for length, line in enumerate(lines[at : at + 3], start=1):
         joined = f"{joined} {line[:400].strip()}".strip()
@@ -373,20 +347,20 @@ class Ourselves:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """The position of an e-mail in its mailbox. The position is unique until the mailbox is created again."""
+    """The position of an e-mail in a mailbox."""
 
     validity: int
     uid: int
 
     @property
     def name(self) -> str:
-        """The id of the e-mail, if it has no message id."""
+        """The id that replaces a missing message id."""
         return f"{self.validity}-{self.uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thread:
-    """The subject and the references of an e-mail; a reply to the e-mail needs them."""
+    """The subject and the references that a reply to an e-mail needs."""
 
     subject: str
     references: tuple[str, ...]
@@ -414,7 +388,7 @@ def parse_email(raw: bytes) -> Message:
 
 
 def understood(mail: Message, where: Where, me: Ourselves) -> MessageEvent | None:
-    """Convert an e-mail to an event, and return None if the bot sent the e-mail.
+    """Convert an e-mail to an event, or return None if the bot itself sent the e-mail.
 
     Raises:
         Malformed: The author is ambiguous, or the e-mail has too many parts.
@@ -487,8 +461,9 @@ def parse_sender(mail: Message) -> tuple[str, str | None]:
 def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
     """Return metadata that marks an e-mail from a program or a mailing list.
 
-    Such an e-mail gets no answer, because an answer might cause a loop. `automatic` names the header by which
-    the e-mail was recognised. If `may_be_a_person` is true, e-mails by people can also have this header.
+    `automatic` names the header which shows that the e-mail is automatic. `may_be_a_person` is true if
+    e-mails by people can also contain the header. The bot does not answer automatic e-mails, to prevent mail
+    loops.
     """
     for name in ("List-Unsubscribe", "X-Auto-Response-Suppress"):
         value = _line(mail.get(name, "")).strip().lower()
@@ -499,7 +474,7 @@ def automatic_marks(mail: Message, address: str) -> dict[str, Json]:
 
 
 def _machine(mail: Message, address: str) -> str | None:
-    """Return the header that shows that a program or a mailing list sent the e-mail, or None."""
+    """Return the header which shows that a program or a mailing list sent the e-mail, or None."""
     fields = {
         name: _line(mail.get(name, "")).strip().lower()
         for name in ("Auto-Submitted", "Precedence", "Return-Path")
@@ -517,10 +492,10 @@ def _machine(mail: Message, address: str) -> str | None:
 
 
 def is_verified(mail: Message, address: str, authserv_id: str | None) -> bool:
-    """Return whether the trusted server has verified that the domain of the sender sent the e-mail.
+    """Return whether the trusted server has verified the domain of the sender.
 
-    Only the first header of that server counts. Later headers of this name arrived with the e-mail, so
-    anybody can have written them. A signature (DKIM) or mail server (SPF) of another domain proves nothing.
+    Only the first header of the trusted server counts, because anybody can have written the later headers. A
+    DKIM or SPF result counts only for the domain of the sender.
     """
     if authserv_id is None:
         return False
@@ -549,7 +524,7 @@ def is_verified(mail: Message, address: str, authserv_id: str | None) -> bool:
 
 
 def parse_message_id(mail: Message) -> str | None:
-    """Return the message id of an e-mail, if it has a valid one."""
+    """Return the message id of an e-mail, or None if the id is missing or invalid."""
     match = MESSAGE_ID.fullmatch(_line(mail.get("Message-ID", "")).strip())
     return match[0] if match else None
 
@@ -565,16 +540,13 @@ def parse_thread(mail: Message) -> Thread:
 
 
 def _message_ids(mail: Message, name: str) -> list[str]:
-    """Return the message ids in a header.
-
-    Mail programs can fold or encode ids, and write text around them.
-    """
+    """Return the message ids in a header."""
     text = " ".join(_decode_header(_line(value)) for value in mail.get_all(name) or ())
     return MESSAGE_ID.findall("".join(text.split()))
 
 
 def leaves(mail: Message) -> Iterator[tuple[str, Message]]:
-    """Yield the parts of an e-mail that contain no other parts, each with its IMAP part number.
+    """Yield the innermost parts of an e-mail, each with its IMAP part number.
 
     Raises:
         Malformed: There are too many parts, or they are nested too deeply.
@@ -603,7 +575,12 @@ def _content(
     pages: list[str] = []
     media: list[Attachment] = []
     for section, part in leaves(mail):
-        name, is_container = _filename(part), part.get_content_maintype() == "multipart"
+        try:
+            filename = part.get_filename()
+        except (LookupError, ValueError, TypeError):
+            filename = "file"
+        name = None if filename is None else (one_line(_decode_header(_line(filename))) or "file")
+        is_container = part.get_content_maintype() == "multipart"
         # a multipart without parts is treated as text
         kind = "text/plain" if is_container else part.get_content_type()
         is_text = kind in ("text/plain", "text/html") and name is None
@@ -651,20 +628,15 @@ def _content(
 def _text(part: Message) -> str:
     raw = part.get_payload(decode=True)
     raw = raw[: MAX_TEXT_LENGTH * 4] if isinstance(raw, bytes) else b""
-    text = clean(_decode(raw, _param(part, "charset")))
+    try:
+        codec = codecs.lookup(_param(part, "charset") or "utf-8").name
+        text = raw.decode("utf-8" if codec in _NO_CHARSETS else codec, "replace")
+    except (LookupError, ValueError, TypeError):
+        text = raw.decode("utf-8", "replace")
+    text = clean(text)
     if part.get_content_type() == "text/plain" and (_param(part, "format") or "").lower() == "flowed":
         return unwrap_flowed_text(text)
     return text
-
-
-def _decode(raw: bytes, charset: str | None) -> str:
-    try:
-        codec = codecs.lookup(charset or "utf-8").name
-        if codec not in _NO_CHARSETS:
-            return raw.decode(codec, "replace")
-    except (LookupError, ValueError, TypeError):
-        pass
-    return raw.decode("utf-8", "replace")
 
 
 # Headers, which may be malicious.
@@ -676,19 +648,11 @@ def _line(value: object) -> str:
 
 
 def _decode_header(text: str) -> str:
-    """Return a decoded header. Leave words with an invalid encoding unchanged."""
+    """Return a decoded header."""
     try:
         return str(make_header(decode_header(text)))
     except (HeaderParseError, LookupError, ValueError):
         return text
-
-
-def _filename(part: Message) -> str | None:
-    try:
-        name = part.get_filename()
-    except (LookupError, ValueError, TypeError):
-        name = "file"
-    return None if name is None else (one_line(_decode_header(_line(name))) or "file")
 
 
 def _param(part: Message, name: str) -> str | None:
@@ -765,8 +729,7 @@ _ROOT = re.compile(rf"{MESSAGE_ID.pattern}|\d{{1,10}}-\d{{1,10}}", re.ASCII)
 def message_id_from(key: str, root: str | None, address: str) -> str:
     """Return the message id of an outgoing e-mail. Equal keys have equal ids.
 
-    The id contains the id of the e-mail that began the conversation, because a reply may refer only to this
-    e-mail. An id of about 170 characters or more is omitted.
+    The message id contains the id of the e-mail that began the conversation.
     """
     digest = hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:40]
     end = f".postroom@{address.rpartition('@')[2]}>"
@@ -775,7 +738,10 @@ def message_id_from(key: str, root: str | None, address: str) -> str:
 
 
 def root_in(message_id: str, address: str) -> str | None:
-    """Return the id of the first e-mail in the conversation, from the id of an e-mail that postroom sent."""
+    """Extract the id of a conversation's first e-mail from the id of a sent e-mail.
+
+    Return None if postroom did not send the e-mail.
+    """
     match = _OWN_ID.fullmatch(message_id)
     if match is None or match[2] != address.rpartition("@")[2]:
         return None
@@ -784,14 +750,14 @@ def root_in(message_id: str, address: str) -> str | None:
 
 
 def build_subject(thread: Thread | None, fallback: str) -> str:
-    """Return the subject of an answer: a single `Re: ` and the subject of the thread."""
+    """Return the subject of an answer, which begins with a single `Re: `."""
     subject = one_line(thread.subject if thread is not None and thread.subject else fallback)
     subject = "".join(value if value.isprintable() else " " for value in subject)
     return subject if subject.lower().startswith("re:") else f"Re: {subject}"
 
 
 def build_references(root: str | None, thread: Thread | None, answered: str | None) -> tuple[str, ...]:
-    """Return the references of an answer: the first e-mail, and the newest ones that fit into one line."""
+    """Return the references of an answer: the first e-mail and the newest e-mails of the thread."""
     known_values = [root or "", *(thread.references if thread else ()), answered or ""]
     texts = list(dict.fromkeys(value for value in known_values if MESSAGE_ID.fullmatch(value)))
     while len(texts) > 2 and sum(map(len, texts)) + len(texts) > _MAX_REFERENCES_LENGTH:
@@ -802,7 +768,7 @@ def build_references(root: str | None, thread: Thread | None, answered: str | No
 def build_email(
     heading: Heading, text: str, html: str, file: tuple[Attachment, bytes] | None = None
 ) -> OutgoingEmail:
-    """Return an e-mail with a text, as plain text and as HTML, and a file if there is one."""
+    """Build an e-mail from a plain text, an HTML text and an optional file."""
     words = MIMEMultipart("alternative")
     charset = Charset("utf-8")
     charset.body_encoding = QP
@@ -815,7 +781,17 @@ def build_email(
     if file is not None:
         mail = MIMEMultipart("mixed")
         mail.attach(words)
-        mail.attach(_as_part(*file))
+        attachment, data = file
+        attached = MIMEApplication(data)
+        mime = attachment.mime or ""
+        main, _, sub = mime.partition("/")
+        is_sub = sub.replace("-", "").replace(".", "").replace("+", "").isalnum()
+        if main.isalnum() and is_sub and mime.isascii():
+            attached.replace_header("Content-Type", mime)
+        name = one_line((attachment.name or "file").replace("/", "_").replace("\\", "_"))
+        filename = name if name.isascii() else ("utf-8", "", name)
+        attached.add_header("Content-Disposition", "attachment", filename=filename)
+        mail.attach(attached)
     mail["From"] = formataddr((heading.sender_name or "", heading.sender))
     mail["To"] = heading.to
     mail["Subject"] = Header(heading.subject, header_name="Subject").encode()
@@ -831,21 +807,8 @@ def build_email(
     return OutgoingEmail(sender=heading.sender, to=heading.to, message_id=heading.message_id, raw=raw)
 
 
-def _as_part(attachment: Attachment, data: bytes) -> MIMEApplication:
-    part = MIMEApplication(data)
-    mime = attachment.mime or ""
-    main, _, sub = mime.partition("/")
-    if main.isalnum() and sub.replace("-", "").replace(".", "").replace("+", "").isalnum() and mime.isascii():
-        part.replace_header("Content-Type", mime)
-    name = one_line((attachment.name or "file").replace("/", "_").replace("\\", "_"))
-    part.add_header(
-        "Content-Disposition", "attachment", filename=name if name.isascii() else ("utf-8", "", name)
-    )
-    return part
-
-
 def refusal(error: SMTPException) -> SendResult:
-    """Convert a refusal by SMTP to a result. The server has not accepted the e-mail."""
+    """Convert an SMTP error to the result of sending an e-mail."""
     if isinstance(error, SMTPNotSupportedError):
         return SendResult.failed(
             SendErrorKind.BAD_FORMAT, "the mail server does not support sending this e-mail"
@@ -882,7 +845,7 @@ NETWORK = (OSError, EOFError, imaplib.IMAP4.error)
 
 
 class Security(StrEnum):
-    """The way in which a connection is encrypted."""
+    """The encryption of the connection to a mail server."""
 
     SSL = "ssl"
     STARTTLS = "starttls"
@@ -890,7 +853,10 @@ class Security(StrEnum):
 
 
 class LoginRefused(Exception):
-    """A server refused the user name or the password. `passing` is true if the refusal may be temporary."""
+    """A mail server refused the user name or the password.
+
+    `passing` is true if the refusal may be temporary.
+    """
 
     def __init__(self, server: str, *, passing: bool = False) -> None:
         super().__init__(f"the {server} server rejected the login")
@@ -910,7 +876,10 @@ class Server:
     ca_file: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """Return the TLS context for connections to the server. The context trusts `ca_file`, if given."""
+        """Return the TLS context for connections to the server.
+
+        If `ca_file` is set, the context trusts the certificates in the file.
+        """
         return ssl.create_default_context(cafile=self.ca_file)
 
 
@@ -924,7 +893,7 @@ class Mailbox:
         self.validity = 0
 
     def open(self) -> None:
-        """Log in, and select the folder.
+        """Log in to the IMAP server, and select the folder.
 
         Raises:
             LoginRefused: The user name or the password is wrong.
@@ -952,7 +921,7 @@ class Mailbox:
         self.validity = int(values[0]) if values and values[0] else 0
 
     def close(self) -> None:
-        """Log out, if the connection still works."""
+        """Log out of the IMAP server if the connection still works."""
         imap, self._imap = self._imap, None
         if imap is not None:
             with suppress(*NETWORK):
@@ -976,7 +945,10 @@ class Mailbox:
         return sorted(int(part) for line in items if line for part in line.split())[:most]
 
     def fetch(self, uid: int, *, most: int) -> tuple[bytes, bool] | None:
-        """Return an e-mail, cut after `most` bytes, and whether it was cut, or None if the e-mail is gone."""
+        """Return an e-mail, cut after `most` bytes, and whether the e-mail was cut.
+
+        Return None if the e-mail no longer exists.
+        """
         size = _SIZE.search(
             b" ".join(
                 [
@@ -997,7 +969,7 @@ class Mailbox:
         _response_data(self._open().uid("STORE", str(uid), "+FLAGS.SILENT", r"(\Seen)"))
 
     def part(self, ref: str, *, most: int) -> bytes | None:
-        """Return the file that a reference names, or None if there is no such file.
+        """Return the attached file that `ref` names, or None if the file does not exist.
 
         Raises:
             TooLarge: The file is larger than `most` bytes. Not much more was read.
@@ -1063,7 +1035,7 @@ def _response_data(answer: tuple[str, Any]) -> list[Any]:
 
 
 def check(server: Server, domain: str) -> None:
-    """Check the credentials for a mail server: log in, and log out again.
+    """Check the credentials for a mail server by logging in.
 
     Raises:
         LoginRefused: The user name or the password is wrong.
@@ -1073,7 +1045,10 @@ def check(server: Server, domain: str) -> None:
 
 
 def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
-    """Try once to send an e-mail. If the connection breaks at the end, the result is unknown."""
+    """Try once to send an e-mail.
+
+    The result is unknown if the connection breaks before the server confirms the e-mail.
+    """
     try:
         smtp = _connect_smtp(server, domain)
     except LoginRefused as error:
@@ -1086,38 +1061,31 @@ def deliver(server: Server, domain: str, message: OutgoingEmail) -> SendResult:
             SendErrorKind.TRANSIENT, f"a mail server cannot be reached: {type(error).__name__}"
         )
     try:
-        return _send_envelope(smtp, message) or _send_content(smtp, message)
+        try:
+            size = [f"size={len(message.raw)}"] if smtp.has_extn("size") else []
+            code, data = smtp.mail(message.sender, size)
+            if code != 250:
+                return refusal(smtplib.SMTPSenderRefused(code, data, message.sender))
+            code, data = smtp.rcpt(message.to)
+            if code not in (250, 251):
+                return refusal(smtplib.SMTPRecipientsRefused({message.to: (code, data)}))
+        except (smtplib.SMTPException, OSError) as error:
+            return SendResult.failed(
+                SendErrorKind.TRANSIENT, f"the mail server closed the connection: {type(error).__name__}"
+            )
+        try:
+            code, data = smtp.data(message.raw)
+        except smtplib.SMTPResponseException as error:
+            return refusal(error)
+        except (smtplib.SMTPException, OSError) as error:
+            return SendResult.failed(
+                SendErrorKind.UNKNOWN, f"the mail server's answer was lost: {type(error).__name__}"
+            )
+        return (
+            SendResult.sent(message.message_id) if code == 250 else refusal(smtplib.SMTPDataError(code, data))
+        )
     finally:
         _quit(smtp)
-
-
-def _send_envelope(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult | None:
-    """Send the sender and the recipient. Return the refusal, or None if the server accepts both."""
-    try:
-        size = [f"size={len(message.raw)}"] if smtp.has_extn("size") else []
-        code, data = smtp.mail(message.sender, size)
-        if code != 250:
-            return refusal(smtplib.SMTPSenderRefused(code, data, message.sender))
-        code, data = smtp.rcpt(message.to)
-        if code not in (250, 251):
-            return refusal(smtplib.SMTPRecipientsRefused({message.to: (code, data)}))
-    except (smtplib.SMTPException, OSError) as error:
-        return SendResult.failed(
-            SendErrorKind.TRANSIENT, f"the mail server closed the connection: {type(error).__name__}"
-        )
-    return None
-
-
-def _send_content(smtp: smtplib.SMTP, message: OutgoingEmail) -> SendResult:
-    try:
-        code, data = smtp.data(message.raw)
-    except smtplib.SMTPResponseException as error:
-        return refusal(error)
-    except (smtplib.SMTPException, OSError) as error:
-        return SendResult.failed(
-            SendErrorKind.UNKNOWN, f"the mail server's answer was lost: {type(error).__name__}"
-        )
-    return SendResult.sent(message.message_id) if code == 250 else refusal(smtplib.SMTPDataError(code, data))
 
 
 def _connect_smtp(server: Server, domain: str) -> smtplib.SMTP:
@@ -1155,7 +1123,7 @@ Port = Annotated[int, Meta(ge=1, le=65_535)]
 
 
 class EmailOptions(PlatformConfig, frozen=True, kw_only=True):
-    """The table [platforms.email]."""
+    """The settings in the table `[platforms.email]`."""
 
     ALSO: ClassVar = {"password": "token", "smtp_password": "api_key"}
     address: str
@@ -1288,7 +1256,7 @@ class EmailAdapter(BasePlatformAdapter):
         return self._address
 
     def lock_identity(self) -> str | None:
-        """Return the name of the mailbox, because two processes would answer each e-mail twice."""
+        """Return the name of the mailbox, which only one process may read."""
         imap = self._imap
         return f"imap {imap.user} {imap.host}:{imap.port} {self._options.folder}"
 
@@ -1311,7 +1279,7 @@ class EmailAdapter(BasePlatformAdapter):
         self._start_receiving(self._look)
 
     async def disconnect(self) -> None:
-        """Stop polling, and end an active step by closing the connection to the mailbox."""
+        """Stop polling, and close the connection to the mailbox."""
         await self._end_tasks()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -1321,7 +1289,7 @@ class EmailAdapter(BasePlatformAdapter):
             await asyncio.wait((ended,), timeout=_PATIENCE)
 
     async def _on_thread(self, step: Callable[[], T]) -> T:
-        """Perform a step with the mailbox on a thread, after all earlier steps have ended."""
+        """Run a mailbox operation on the mailbox thread."""
         if self._thread is None:
             raise ServerUnavailable("the connection to the mailbox is closed", remedy="postroom retries")
         return await asyncio.get_running_loop().run_in_executor(self._thread, step)
@@ -1329,7 +1297,7 @@ class EmailAdapter(BasePlatformAdapter):
     # Incoming mail.
 
     async def _look(self, _: int) -> int:
-        """Process the unread e-mails, in order, and return the pause before the next poll."""
+        """Process the unread e-mails in order, and return the pause before the next poll."""
         options, now = self._options, self._clock.now()
         try:
             if not self._is_open:
@@ -1349,7 +1317,7 @@ class EmailAdapter(BasePlatformAdapter):
         return _SHORT_PAUSE if len(numbers) == _BATCH else options.poll_ms
 
     async def _take(self, uid: int) -> None:
-        """Hand over an e-mail. Mark the e-mail as read when it is stored, or can never be stored."""
+        """Hand over an e-mail, and mark the e-mail as read."""
         value = await self._on_thread(lambda: self._mailbox.fetch(uid, most=self._options.max_bytes))
         if value is not None:
             await self.take_in(value[0], partial(self._hand_over, uid, *value))
@@ -1363,11 +1331,7 @@ class EmailAdapter(BasePlatformAdapter):
             await self.handle_message(event)
 
     async def _find_root(self, source: SessionSource, references: Sequence[str]) -> str | None:
-        """Return the id of the first e-mail in a conversation, for an e-mail with these references.
-
-        The result comes from the newest reference to an e-mail that postroom sent, or to a stored e-mail of
-        the same sender. Some mail programs refer only to the answered e-mail, so references may be missing.
-        """
+        """Return the id of a conversation's first e-mail, found through the references of a later e-mail."""
         for message_id in reversed(references[-_MAX_LOOKED_UP:]):
             if (root := root_in(message_id, self._address)) is not None:
                 return root
@@ -1377,7 +1341,7 @@ class EmailAdapter(BasePlatformAdapter):
         return source.thread_id
 
     def _read(self, uid: int, raw: bytes, *, is_cut: bool) -> MessageEvent | None:
-        """Parse an e-mail. A large e-mail takes long, so call this function on a thread."""
+        """Parse an e-mail. Call the method on a thread, because parsing a large e-mail is slow."""
         mail = parse_email(raw)
         event = understood(mail, self._mailbox.where(uid), self._me)
         if event is not None and event.message_id is not None:
@@ -1398,7 +1362,7 @@ class EmailAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send an e-mail to an address. If there is an e-mail to reply to, send a reply."""
+        """Send an e-mail to an address, as a reply to an earlier e-mail if possible."""
         return await self._write(chat_id, content, reply_to, metadata or {}, None)
 
     async def send_media(
@@ -1443,11 +1407,14 @@ class EmailAdapter(BasePlatformAdapter):
         key, options = metadata.get("dedupe_key"), self._options
         answered = reply_to or root
         try:
+            subject = metadata.get("subject")
+            if not isinstance(subject, str) or not subject:
+                subject = options.subject if answered is None else build_subject(thread, options.subject)
             heading = Heading(
                 sender=self._address,
                 sender_name=options.name,
                 to=to,
-                subject=_subject(thread, metadata, options.subject, is_answer=answered is not None),
+                subject=subject,
                 message_id=message_id_from(str(key) if key else uuid4().hex, root, self._address),
                 now=self._clock.now(),
                 references=build_references(root, thread, answered),
@@ -1477,15 +1444,8 @@ class EmailAdapter(BasePlatformAdapter):
         return thread
 
 
-def _subject(thread: Thread | None, metadata: Metadata, fallback: str, *, is_answer: bool) -> str:
-    subject = metadata.get("subject")
-    if isinstance(subject, str) and subject:
-        return subject
-    return build_subject(thread, fallback) if is_answer else fallback
-
-
 def _connection_error(error: BaseException) -> PostroomError | None:
-    """Convert a failure of the connection to an error for the operator, and return None for other errors."""
+    """Convert a connection failure to an error for the operator, or return None."""
     if isinstance(error, LoginRefused) and not error.passing:
         return CredentialRefused(
             f"e-mail: {error}",

@@ -30,7 +30,10 @@ _SAFE: Final = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"
 
 
 class Refused(Exception):
-    """A request is refused. The text is for the caller, and quotes no secret."""
+    """The adapter refuses a request.
+
+    The message is shown to the caller, and contains no secret.
+    """
 
     def __init__(
         self,
@@ -53,7 +56,7 @@ class Refused(Exception):
 class HttpAdapter(BasePlatformAdapter):
     """An adapter that only answers HTTP requests.
 
-    The adapter counts as connected as soon as it accepts requests.
+    The adapter is connected as soon as it accepts requests.
     """
 
     beats: ClassVar[bool] = False
@@ -82,18 +85,18 @@ class HttpAdapter(BasePlatformAdapter):
         await self._tasks.close()
 
     def _shape(self, refusal: Refused) -> Response:
-        """Return the response for a refusal, in the form that this platform's callers expect."""
+        """Return the HTTP response for a refused request."""
         error = {"code": refusal.code, "message": refusal.message}
         return json_response({"error": error}, refusal.status, refusal.headers)
 
     def refuse(self, status: int, code: str, message: str, headers: Mapping[str, str]) -> Response:
-        """Return the response for a refusal by the server, in the form that the platform's callers expect."""
+        """Return the HTTP response for a request that the server refused."""
         refusal = Refused(status, code, message)
         refusal.headers.update(headers)
         return self._refuse(refusal)
 
     def _serve(self, work: Endpoint) -> Endpoint:
-        """Wrap an endpoint: count every expected failure, and convert it to a response."""
+        """Wrap an endpoint so that each expected failure is counted and becomes a response."""
 
         async def serve(request: Request) -> Response:
             try:
@@ -115,7 +118,7 @@ class HttpAdapter(BasePlatformAdapter):
         return self._shape(refusal)
 
     def _receiver(self) -> Inbound:
-        """Return the object that receives messages.
+        """Return the object that receives the adapter's messages.
 
         Raises:
             Refused: The adapter is not receiving.
@@ -142,7 +145,7 @@ def _not_now(message: str) -> Refused:
 def json_response(
     data: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Return data as ASCII JSON, so that even lone surrogates can be sent."""
+    """Return a JSON response that contains only ASCII characters."""
     return Response(
         json.dumps(data),
         status_code=status,
@@ -152,7 +155,7 @@ def json_response(
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """Return the raw body, which may have at most `limit` bytes.
+    """Return the raw body of a request, which may have at most `limit` bytes.
 
     Raises:
         Refused: The body is longer than `limit`, or arrives too slowly.
@@ -171,7 +174,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 async def bounded_body(request: Request, limit: int) -> bytes | None:
-    """Return the raw body, or None if it has more than `limit` bytes. At most `limit` bytes are read.
+    """Return the raw body of a request, or None if the body has more than `limit` bytes.
 
     Raises:
         ClientDisconnect: The client disconnected.
@@ -188,7 +191,7 @@ async def bounded_body(request: Request, limit: int) -> bytes | None:
 
 
 def require_json(request: Request) -> None:
-    """Check the content type.
+    """Check that the content type of a request is JSON.
 
     Raises:
         Refused: The content type is not JSON.
@@ -199,7 +202,7 @@ def require_json(request: Request) -> None:
 
 
 def parse_object(body: bytes) -> dict[str, Json]:
-    """Parse a body as a JSON object.
+    """Parse the body of a request as a JSON object.
 
     Raises:
         Refused: The body is not a JSON object.

@@ -81,10 +81,9 @@ SENT_AS = {
 def build_contents(
     text: str, html: str, *, thread_id: str | None = None, reply_to: str | None = None
 ) -> list[dict[str, Json]]:
-    """Return the contents to try for a message: with markup, if it is useful and fits, then without.
+    """Return the event contents to try for a message: with formatting, then without formatting.
 
-    The contents mention nobody, even if the text contains a mention, because an answer must not notify a
-    whole room.
+    The contents notify nobody, even if the text contains a mention.
     """
     plain: dict[str, Json] = {"msgtype": "m.text", "body": text, "m.mentions": {}}
     if relation := _relation(thread_id, reply_to):
@@ -94,7 +93,7 @@ def build_contents(
 
 
 def build_edits(message_id: str, text: str, html: str) -> list[dict[str, Json]]:
-    """Return the contents to try for an edit of a message, best first."""
+    """Return the event contents to try for an edit: with formatting, then without formatting."""
     items = []
     for new in build_contents(text, html):
         edit: dict[str, Json] = {
@@ -127,7 +126,7 @@ def build_media_content(
 
 
 def transaction_id(kind: str, key: str) -> str:
-    """Return the transaction id for an event to send. Equal keys have equal ids."""
+    """Return the transaction id for sending an event. Equal keys have equal ids."""
     return f"{kind}-{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:40]}"
 
 
@@ -137,7 +136,7 @@ def reaction_to(event_id: str) -> dict[str, Json]:
 
 
 def refusal(status: int, errcode: str, retry_after_ms: int | None) -> SendResult:
-    """Convert a response other than 200 to the result of sending an event."""
+    """Convert an error response to the result of sending an event."""
     text = f"the homeserver answered {status} {errcode}".strip()
     if status == 429 or errcode == "M_LIMIT_EXCEEDED":
         return SendResult.failed(SendErrorKind.RATE_LIMITED, text, retry_after_ms=retry_after_ms or 5_000)
@@ -168,7 +167,7 @@ def _fits(content: Mapping[str, Json]) -> bool:
 
 
 def _weight(value: Json) -> int:
-    """Return an upper bound of the number of bytes that a value needs as JSON."""
+    """Return an upper bound for the size of a value as JSON, in bytes."""
     if isinstance(value, str):
         return 2 + len(value.encode("utf-8", "replace")) + sum(value.count(item) for item in '"\\\n\t')
     if isinstance(value, Mapping):
@@ -206,7 +205,7 @@ S = TypeVar("S", bound=Struct)
 
 
 class Malformed(InvalidArgument):
-    """Data from a server violates the protocol."""
+    """Data from a homeserver violates the Matrix protocol."""
 
 
 class Reply(Struct, frozen=True, kw_only=True):
@@ -238,7 +237,7 @@ class Mentions(Struct, frozen=True, kw_only=True):
 
 
 class Words(Struct, frozen=True, kw_only=True):
-    """A text in a poll. The sender sets one of three fields, depending on the version of the protocol."""
+    """A text in a poll, in one of three versions of the protocol."""
 
     text: Json = msgspec.field(name="m.text", default=None)
     former: Json = msgspec.field(name="org.matrix.msc1767.text", default=None)
@@ -297,12 +296,12 @@ class Content(Struct, frozen=True, kw_only=True):
         return str(self.started_poll or self.former_poll or self.poll or Poll())
 
     def describe_location(self, text: str) -> str:
-        """Return the description of a location with its coordinates, which only `geo_uri` contains."""
+        """Return the description of a location, followed by the coordinates."""
         match = _POSITION.match(self.geo_uri or "")
         return f"Location: {text} ({match[1]}, {match[2]})" if match else f"Location: {text}"
 
     def with_addresses(self, text: str) -> str:
-        """Return a text with the addresses of its links, which are only in the HTML form of the message."""
+        """Return a text, followed by the link addresses in the HTML version of the message."""
         items = _LINK.findall(self.formatted_body or "")
         pairs = {(unescape(address), unescape(_TAGS.sub("", label)).strip()) for address, label in items}
         missing = [f"{label}: {address}" for address, label in sorted(pairs) if address not in text]
@@ -310,7 +309,7 @@ class Content(Struct, frozen=True, kw_only=True):
         return "\n\n".join((text, *((clean("Links: " + ", ".join(missing)),) if missing else ())))
 
     def attachments(self, kind: MessageType) -> tuple[Attachment, ...]:
-        """Return the file of the message, unless it is encrypted.
+        """Return the file of the message, or no file if the file is encrypted.
 
         Raises:
             Malformed: The file is not on the homeserver.
@@ -339,7 +338,7 @@ class RoomEvent(Struct, frozen=True, kw_only=True):
 
 
 def read(told: object, kind: type[S]) -> S:
-    """Convert received data to a struct of this type.
+    """Convert received data to a struct of the type `kind`.
 
     Raises:
         Malformed: The data has a different form. The error does not quote it.
@@ -373,7 +372,7 @@ class Room:
         return self.joined is not None and self.joined + self.invited <= 2
 
     def learn(self, event: object) -> None:
-        """Process a state event. Ignore other and unreadable events."""
+        """Update the room from a state event."""
         if not isinstance(event, dict) or not isinstance(content := event.get("content"), dict):
             return
         match event.get("type"):
@@ -429,14 +428,17 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heard:
-    """A relevant event. For an edit or deletion, `message_id` is the id of the original message."""
+    """An event that the bot processes.
+
+    For an edit or deletion, `message_id` is the id of the original message.
+    """
 
     kind: Kind
     event: MessageEvent
 
 
 def understood(told: object, room: Room, me: Ourselves) -> Heard | None:
-    """Convert an event in the timeline of a room, and return None if the event is irrelevant.
+    """Convert an event of a room, or return None for an irrelevant event.
 
     Raises:
         Malformed: The event violates the protocol.
@@ -472,12 +474,7 @@ def understood(told: object, room: Room, me: Ourselves) -> Heard | None:
 
 
 def after_our_invitation(events: Sequence[object], me: Ourselves) -> Sequence[object]:
-    """Return a timeline without the messages that were sent before the bot was invited to the room.
-
-    If the bot joins within the timeline, the result begins with the bot's invitation, or with the join if
-    there is no invitation. Messages after the invitation are for the bot, because people invite the bot and
-    write at once.
-    """
+    """Return the events of a timeline without messages that were sent before the bot's invitation."""
     marker, invited = None, False
     for at, event in enumerate(events):
         if not isinstance(event, dict) or event.get("type") != "m.room.member":
@@ -507,7 +504,7 @@ def list_events(info: Mapping[str, Any], which: str) -> list[object]:
 
 
 def inviter(events: Iterable[object], me: Ourselves) -> str | None:
-    """Return the user who invited the bot, from the stripped state of a room, or None if it names no user."""
+    """Return the user who invited the bot to a room, or None if the user is unknown."""
     for event in events:
         if (
             isinstance(event, dict)
@@ -521,13 +518,13 @@ def inviter(events: Iterable[object], me: Ourselves) -> str | None:
 
 
 def all_older(events: Iterable[object], floor: int) -> bool:
-    """Return whether all events are earlier than the time `floor`, in milliseconds since the epoch."""
+    """Return whether all events are older than the time `floor`, in milliseconds since the epoch."""
     ages = [_mapping(event).get("origin_server_ts") for event in events]
     return all(isinstance(at, int) and at < floor for at in ages)
 
 
 def parse_quote(told: object) -> tuple[str, str, tuple[Attachment, ...]] | None:
-    """Return the sender, text and files of an event that was replied to, or None if it has no message."""
+    """Return the sender, text and files of an answered event, or None if the event is not a message."""
     try:
         event = read(told, RoomEvent)
         content = read(event.content, Content)
@@ -581,7 +578,7 @@ def _bare(event: RoomEvent, room: Room, me: Ourselves, sender: str, message_id: 
 
 
 def _relate(message: MessageEvent, relation: Relation) -> None:
-    """Set the thread of a message and the message to which it replies, from its relation."""
+    """Set the thread and the answered message of a message event."""
     in_thread = relation.rel_type == "m.thread"
     if in_thread and message.source is not None:
         message.source = structs.replace(message.source, thread_id=_identifier(relation.event_id, "$"))
@@ -591,7 +588,7 @@ def _relate(message: MessageEvent, relation: Relation) -> None:
 
 
 def _fill(message: MessageEvent, content: Content, me: Ourselves, *, is_sticker: bool) -> None:
-    """Set the text and the files of a message from its content."""
+    """Set the text and the files of a message event."""
     if content.body is None:
         raise Malformed("a message from Matrix has no body")
     text, quote_of_old = clean(content.body), ""
@@ -624,18 +621,6 @@ def _fill(message: MessageEvent, content: Content, me: Ourselves, *, is_sticker:
         text = content.describe_location(text)
     else:
         text = content.with_addresses(text)
-    mentioned, names = _mentions(content, me, text)
-    quoted_sender = _QUOTED_SENDER.match(quote_of_old)
-    answers_us = quoted_sender is not None and quoted_sender[1] == me.user_id
-    message.addressed = message.addressed or mentioned or answers_us
-    message.reply_to_text = quote_of_old.partition(">")[2].partition("> ")[2] if quote_of_old else None
-    message.text = _command(_without_names(text, names) if mentioned else text, me)
-    if message.message_type is MessageType.TEXT and message.is_command():
-        message.message_type = MessageType.COMMAND
-
-
-def _mentions(content: Content, me: Ourselves, text: str) -> tuple[bool, tuple[str, ...]]:
-    """Return whether a message mentions the bot, and by which names."""
     pills = _PILL.findall(content.formatted_body or "")
     names = tuple(clean(shown) for target, shown in pills if unquote(target) == me.user_id and shown)
     if content.mentions is not None:
@@ -644,11 +629,21 @@ def _mentions(content: Content, me: Ourselves, text: str) -> tuple[bool, tuple[s
     else:  # older clients do not send a list of mentions
         begins = any(re.match(rf"{re.escape(name)}[:,]", text, re.IGNORECASE) for name in me.called)
         mentioned = bool(names) or me.user_id in text or begins
-    return mentioned, (*names, *me.called)
+    quoted_sender = _QUOTED_SENDER.match(quote_of_old)
+    answers_us = quoted_sender is not None and quoted_sender[1] == me.user_id
+    message.addressed = message.addressed or mentioned or answers_us
+    message.reply_to_text = quote_of_old.partition(">")[2].partition("> ")[2] if quote_of_old else None
+    text = _without_names(text, (*names, *me.called)) if mentioned else text
+    sign = me.command_prefix
+    if sign and text.startswith(sign) and _COMMAND.match(text[len(sign) :]):
+        text = f"/{text[len(sign) :]}"
+    message.text = text
+    if message.message_type is MessageType.TEXT and message.is_command():
+        message.message_type = MessageType.COMMAND
 
 
 def _without_names(text: str, names: Sequence[str]) -> str:
-    """Return a text without the bot's name at the beginning, and without the bot's full names elsewhere."""
+    """Return a text without the names of the bot."""
     for name in sorted(set(names), key=len, reverse=True):
         match = re.match(rf"@?{re.escape(name)}(?:[:,]|(?=\W)|$)\s*", text, re.IGNORECASE)
         if match is not None:
@@ -660,16 +655,8 @@ def _without_names(text: str, names: Sequence[str]) -> str:
     return text.strip()
 
 
-def _command(text: str, me: Ourselves) -> str:
-    """Return a text in which the second command prefix is replaced by a slash."""
-    sign = me.command_prefix
-    if sign and text.startswith(sign) and _COMMAND.match(text[len(sign) :]):
-        return f"/{text[len(sign) :]}"
-    return text
-
-
 def _identifier(value: object, sigil: str) -> str:
-    """Return an identifier of the protocol, if it is valid.
+    """Check and return an identifier of the Matrix protocol.
 
     Raises:
         Malformed: The value is not an identifier.
@@ -708,8 +695,7 @@ FATAL = ("M_UNKNOWN_TOKEN", "M_MISSING_TOKEN", "M_USER_DEACTIVATED")
 class Answer:
     """The outcome of a request.
 
-    The status 0 means that there was no response. `lost` is true if the request may have arrived
-    nevertheless.
+    The status is 0 if no response arrived. `lost` is true if the homeserver may have received the request.
     """
 
     status: int = 0
@@ -725,7 +711,7 @@ class Answer:
 
     @property
     def errcode(self) -> str:
-        """The error code of the protocol, or "" if there is no valid code."""
+        """The error code of the response, or "" if the response has no valid code."""
         code = self.body.get("errcode")
         return code if isinstance(code, str) and code.isascii() and code.isidentifier() else ""
 
@@ -750,7 +736,10 @@ class Answer:
 
 
 class Homeserver:
-    """Sends requests to a homeserver as one user. Call `open` first. A repeated `close` does nothing."""
+    """A client that sends requests to a homeserver as one user.
+
+    Call `open` before the first request.
+    """
 
     def __init__(self, base_url: str, token: str) -> None:
         self._base_url = base_url.rstrip("/")
@@ -764,7 +753,7 @@ class Homeserver:
         return self._client is not None
 
     async def open(self) -> None:
-        """Load the library and create a client.
+        """Load the HTTP library and create a client.
 
         Raises:
             MissingExtra: The library is not installed.
@@ -808,7 +797,7 @@ class Homeserver:
         return Answer(status=answer.status, body=read, wait_ms=answer.wait_ms)
 
     async def download(self, path: str, *, max_bytes: int) -> bytes | Answer:
-        """Return the bytes at a path, or the failed outcome.
+        """Download a file, and return the bytes or the failed outcome.
 
         Raises:
             TooLarge: There are more than `max_bytes`. Nothing beyond that was read.
@@ -855,15 +844,8 @@ class Homeserver:
             return Answer(lost=True), None
 
     def _create_client(self) -> tuple[Any, Any]:
-        """Load the library and create a client. Call this function on a thread, because it reads files."""
-        try:
-            httpx = importlib.import_module("httpx2")
-        except ImportError as error:
-            raise MissingExtra(
-                "the library httpx2, which the Matrix channel needs, is not installed",
-                value="matrix",
-                remedy=install_command("matrix"),
-            ) from error
+        """Load the HTTP library and create a client."""
+        httpx = _import_httpx()
         # Without TLS, no certificates are read. The library requires a context nevertheless, so this context
         # trusts no certificate.
         is_plain = self._base_url.startswith("http://")
@@ -872,8 +854,19 @@ class Homeserver:
         return httpx, httpx.AsyncClient(verify=trusted, trust_env=False, headers=headers)
 
 
+def _import_httpx() -> Any:
+    try:
+        return importlib.import_module("httpx2")
+    except ImportError as error:
+        raise MissingExtra(
+            "the library httpx2, which the Matrix channel needs, is not installed",
+            value="matrix",
+            remedy=install_command("matrix"),
+        ) from error
+
+
 def _read(raw: bytes) -> Mapping[str, Any]:
-    """Return the JSON object in a response, or an empty object if the response contains something else."""
+    """Return the JSON object in a response, or an empty object for an invalid response."""
     try:
         read = json.loads(raw)
     except (ValueError, RecursionError):
@@ -885,7 +878,7 @@ def _read(raw: bytes) -> Mapping[str, Any]:
 
 
 class SyncPosition:
-    """The position in the event stream of one user, without meaning for other users."""
+    """The position in the event stream of one user."""
 
     def __init__(self, path: str | None) -> None:
         self._path = Path(path) if path else None
@@ -919,7 +912,10 @@ class SyncPosition:
             _, self.since, self.at, self.told = kept_thread
 
     async def move(self, since: str, at: int) -> None:
-        """Advance to a position and store it. If the file cannot be written, messages may arrive twice."""
+        """Advance to a new position, and store the position.
+
+        If the position cannot be stored, messages may arrive twice.
+        """
         moved = since != self.since
         self.since, self.at = since, at
         if self._path is None or not moved:
@@ -945,7 +941,7 @@ def _read_position(path: Path) -> tuple[str, str, int, set[str]] | None:
 
 
 def _write_position(path: Path, text: str) -> None:
-    """Replace the file atomically. Only its owner can read the file."""
+    """Write a private file atomically."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -973,7 +969,7 @@ _NOT_THERE = (400, 403, 404)
 
 
 class Intake:
-    """Hands over the events of batches, in order. The receiver ignores an event that is handed over twice."""
+    """Hands over the events of each batch in order."""
 
     def __init__(
         self,
@@ -1001,13 +997,13 @@ class Intake:
         self._take_in = take_in
 
     def begin(self, batch: Mapping[str, Any]) -> None:
-        """Record the rooms of the first batch, but do not hand over their old messages."""
+        """Record the rooms of the first batch without handing over old messages."""
         for room_id, info in list_rooms(batch, "join"):
             self._learn(room_id, info)
         self.knows_rooms = True
 
     async def take(self, batch: Mapping[str, Any]) -> None:
-        """Hand over the events of a batch, in order. When the call returns, all events are stored.
+        """Hand over the events of a batch in order. When the call returns, all events are stored.
 
         Raises:
             StoreError: A message could not be stored. Process the batch again.
@@ -1035,7 +1031,7 @@ class Intake:
         return room
 
     async def _gap(self, room_id: str, before: object) -> list[object]:
-        """Return the messages of a room between the last round and this round, oldest first."""
+        """Return the messages of a room that are missing in the batch, oldest first."""
         items: list[object] = []
         floor = self._position.at - _SKEW_MS
         for _ in range(_GAP_PAGES):
@@ -1094,15 +1090,11 @@ class Intake:
             elif (inbound := self._inbound()) is not None and event.source is not None:
                 if heard.kind is Kind.TAKEN_BACK:
                     await inbound.deleted(event.source, event.message_id or "")
-                elif await self._is_their_own(event, room):
+                else:  # anybody can send an edit of any message
+                    old = parse_quote(await self._event(room, event.message_id or ""))
+                    if old is None or old[0] != event.source.user_id:
+                        raise Malformed("a user edited another user's message")
                     await inbound.edited(event)
-                else:
-                    raise Malformed("a user edited another user's message")
-
-    async def _is_their_own(self, event: MessageEvent, room: Room) -> bool:
-        """Return whether an edit is by the sender of the message. Anybody can send an edit of any message."""
-        old = parse_quote(await self._event(room, event.message_id or ""))
-        return old is not None and event.source is not None and old[0] == event.source.user_id
 
     async def _event(self, room: Room, event_id: str) -> Mapping[str, Any] | None:
         return await self._looked_up(build_path("rooms", room.room_id, "event", event_id))
@@ -1124,7 +1116,7 @@ _RENDERED_ON_THE_LOOP = 8_000
 
 
 class MatrixOptions(PlatformConfig, frozen=True, kw_only=True):
-    """The table [platforms.matrix]."""
+    """The settings in the table `[platforms.matrix]`."""
 
     base_url: str
     """The homeserver, such as `https://matrix.example.org`."""
@@ -1190,10 +1182,14 @@ class MatrixAdapter(BasePlatformAdapter):
         return self._me.user_id or "default"
 
     def lock_identity(self) -> str | None:
-        """Return the bot's token, because two processes with one token would answer each message twice."""
+        """Return the bot's token, which only one process on a machine may use."""
         return self.config.token
 
     # Connecting and disconnecting.
+
+    def load_libraries(self) -> None:
+        """Import the library for requests."""
+        _import_httpx()
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
         """Check the token, find the position in the event stream, and start to receive events."""
@@ -1232,7 +1228,17 @@ class MatrixAdapter(BasePlatformAdapter):
             self._intake = self._fresh_intake()
             await self._position.load(self._me.user_id)
             if self._position.since is None:
-                await self._begin()
+                # Start at the current position of the event stream, without handing over earlier messages.
+                answer = await self._sync(timeout_ms=0)
+                since = answer.body.get("next_batch")
+                if not answer.ok or not isinstance(since, str):
+                    raise ServerUnavailable(
+                        f"the homeserver returned no position in the event stream: {answer.describe()}",
+                        remedy="postroom retries",
+                    )
+                self._intake.begin(answer.body)
+                self._accept_invites(answer.body)
+                await self._position.move(since, self._clock.now())
         except BaseException:
             await self.disconnect()
             raise
@@ -1255,23 +1261,10 @@ class MatrixAdapter(BasePlatformAdapter):
             take_in=self.take_in,
         )
 
-    async def _begin(self) -> None:
-        """Start at the current position of the event stream, without handing over earlier messages."""
-        answer = await self._sync(timeout_ms=0)
-        since = answer.body.get("next_batch")
-        if not answer.ok or not isinstance(since, str):
-            raise ServerUnavailable(
-                f"the homeserver returned no position in the event stream: {answer.describe()}",
-                remedy="postroom retries",
-            )
-        self._intake.begin(answer.body)
-        self._accept_invites(answer.body)
-        await self._position.move(since, self._clock.now())
-
     # Incoming events.
 
     async def _look(self, failures: int) -> int:
-        """Process a batch, and advance the position when the whole batch has been stored."""
+        """Process a batch of events, and advance the position."""
         self._intake.insists = failures < _INSISTS
         answer = await self._sync(timeout_ms=self._options.poll_ms)
         if answer.is_fatal:
@@ -1296,7 +1289,7 @@ class MatrixAdapter(BasePlatformAdapter):
         self._accept_invites(batch)
 
     async def _sync(self, *, timeout_ms: int) -> Answer:
-        """Request new events. Also request the state of all rooms, if this process does not know it yet."""
+        """Request new events from the homeserver."""
         query = {"filter": SYNC_FILTER, "timeout": str(timeout_ms)}
         if self._position.since is not None:
             query["since"] = self._position.since
@@ -1317,7 +1310,7 @@ class MatrixAdapter(BasePlatformAdapter):
             self._tasks.start(self._join(room_id), name="join")
 
     async def _join(self, room_id: str) -> None:
-        """Join a room in the background. A room on another server may take minutes."""
+        """Join a room, and retry after temporary failures."""
         for attempt in range(_JOIN_TRIES):
             answer = await self._home.ask("POST", build_path("join", room_id), {}, timeout_ms=120_000)
             if answer.ok or (400 <= answer.status < 500 and answer.status not in (408, 429)):
@@ -1341,7 +1334,7 @@ class MatrixAdapter(BasePlatformAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace a sent message. A repeated edit has no effect, so no dedupe key is needed."""
+        """Replace the text of a sent message."""
         contents = build_edits(message_id, content, await _render(content))
         result = await self._say(chat_id, content, contents, uuid4().hex, metadata)
         return SendResult.sent(message_id) if result.success else result
@@ -1355,7 +1348,7 @@ class MatrixAdapter(BasePlatformAdapter):
         return self._result(answer)
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
-        """Show for ten seconds that an answer is being written."""
+        """Show a typing indicator in a room for ten seconds."""
         path = build_path("rooms", chat_id, "typing", self._me.user_id)
         async with self._turn("typing", None, metadata, gives_way=True) as turn:
             if turn.wait_ms:
@@ -1373,7 +1366,7 @@ class MatrixAdapter(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Add a reaction to a message, or redact the reaction."""
+        """Add a reaction to a message, or remove the reaction."""
         txn = transaction_id("react", chat_id + (takes_back or message_id))
         path = build_path("rooms", chat_id, "send", "m.reaction", txn)
         content: dict[str, Json] = reaction_to(message_id)
@@ -1434,7 +1427,7 @@ class MatrixAdapter(BasePlatformAdapter):
         key: str,
         metadata: Metadata | None,
     ) -> SendResult:
-        """Send the first content that the homeserver accepts."""
+        """Send a message with the first of several contents that the homeserver accepts."""
         if not self._intake.knows_rooms:
             return SendResult.failed(
                 SendErrorKind.TRANSIENT, "postroom does not know yet whether the room is encrypted"

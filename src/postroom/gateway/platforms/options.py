@@ -27,7 +27,7 @@ Proxy = Annotated[
 
 
 def secret_remedy(name: str, what: str) -> str:
-    """Return the remedy for a missing or invalid secret, which must not be in `gateway.toml` itself."""
+    """Return the remedy text for a missing or invalid secret."""
     return (
         f"put {what} into an environment variable or a private file, and set `{name}_env` or "
         f"`{name}_file` to its name"
@@ -35,9 +35,9 @@ def secret_remedy(name: str, what: str) -> str:
 
 
 def refuse_address(name: str, url: str, *, plain: bool = False, query: bool = False) -> None:
-    """Refuse a value that is not the address of a server, or that contains a user name or password.
+    """Check that a value is the address of a server, without a user name or password.
 
-    Unless `plain` is true, http is allowed only for this machine.
+    If `plain` is false, only addresses of this machine may use `http`.
 
     Raises:
         ValueError: The address is invalid. The error does not quote it.

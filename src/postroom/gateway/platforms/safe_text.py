@@ -26,9 +26,9 @@ def clean(text: str) -> str:
 
 
 def replace_unstorable(text: str) -> str:
-    """Change a text, but not its UTF-16 length, so that every store and JSON document can contain it.
+    """Replace lone surrogates and null characters in a text.
 
-    Lone surrogates and null characters become replacement characters.
+    The UTF-16 length of the text does not change.
     """
     if not text.isascii():
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
@@ -36,7 +36,7 @@ def replace_unstorable(text: str) -> str:
 
 
 def storable_json(value: Json) -> Json:
-    """Return a JSON value with each of its texts changed by `replace_unstorable`."""
+    """Apply `replace_unstorable` to all texts in a JSON value."""
     if isinstance(value, str):
         return replace_unstorable(value)
     if isinstance(value, dict):
@@ -45,14 +45,14 @@ def storable_json(value: Json) -> Json:
 
 
 def one_line(text: str, *, longest: int = 200) -> str:
-    """Return a text as one line of at most `longest` characters, for names and subjects."""
+    """Return a text as one line of at most `longest` characters."""
     return _BREAKS.sub(" ", text.encode("utf-8", "replace").decode("utf-8")).strip()[:longest]
 
 
 def poll_in_words(
     question: str | None, answers: Iterable[tuple[str | None, int | None]], *, kind: str = "Poll"
 ) -> str:
-    """Return a poll as text: the question, and a line for each answer with its votes, if they are known."""
+    """Return a poll as text, with one line for each answer and the number of votes."""
     lines = [
         f"- {words or ''}" + ("" if votes is None else f" ({votes} {'vote' if votes == 1 else 'votes'})")
         for words, votes in answers
@@ -61,9 +61,9 @@ def poll_in_words(
 
 
 def to_html(markdown: str) -> str:
-    """Convert Markdown to HTML with no raw HTML, images or scripts, and with only web and mail links.
+    """Convert Markdown to safe HTML without images and scripts.
 
-    The parser does not interpret HTML, and an allow-list filters its output.
+    The HTML contains only links to web and mail addresses.
     """
     return nh3.clean(
         _PARSER.render(clean(markdown)),

@@ -14,6 +14,7 @@ import asyncio
 import hashlib
 import hmac
 import html
+import importlib
 import json
 import re
 from collections import OrderedDict
@@ -62,7 +63,7 @@ from postroom.gateway.splitting import split
 from postroom.log import get_logger
 
 if TYPE_CHECKING:
-    from postroom.gateway.platforms.slack_library import Network, SlackApi, SlackSocket
+    from postroom.gateway.platforms.slack_library import SlackApi, SlackSocket
 
 _LOG = get_logger(__name__)
 
@@ -111,7 +112,7 @@ def escape(text: str) -> str:
 def to_mrkdwn(markdown: str) -> str:
     """Convert Markdown to Slack's dialect.
 
-    Markup that Slack does not support is written out as text, or does not change.
+    Markup that Slack does not support stays visible as text.
     """
     shown: list[str] = []
     lines = _PRIVATE.sub("", markdown).replace("\r\n", "\n").split("\n")
@@ -120,7 +121,9 @@ def to_mrkdwn(markdown: str) -> str:
         if fence := _FENCE.match(lines[at]):
             at = _code(lines, at, fence, shown)
         elif _begins_table(lines, at):
-            at = _table(lines, at, shown)
+            end = next((number for number in range(at, len(lines)) if "|" not in lines[number]), len(lines))
+            shown += ["```", *(_in_code(line) for line in lines[at:end]), "```"]
+            at = end
         else:
             shown.append(_line(lines[at]))
             at += 1
@@ -226,12 +229,6 @@ def _begins_table(lines: Sequence[str], at: int) -> bool:
     return _TABLE.match(lines[at + 1].strip()) is not None
 
 
-def _table(lines: Sequence[str], at: int, shown: list[str]) -> int:
-    end = next((number for number in range(at, len(lines)) if "|" not in lines[number]), len(lines))
-    shown += ["```", *(_in_code(line) for line in lines[at:end]), "```"]
-    return end
-
-
 def _in_code(line: str) -> str:
     return escape(line.replace("```", "`\u200b`\u200b`"))
 
@@ -255,7 +252,7 @@ def _line(line: str) -> str:
 
 
 def _inline(line: str) -> str:
-    """Convert a line, except for parts that must not change."""
+    """Convert the inline markup of a line."""
     held: list[str] = []
 
     def hold(shown: str) -> str:
@@ -349,7 +346,10 @@ S = TypeVar("S", bound=Struct)
 
 
 class Malformed(InvalidArgument):
-    """Data from Slack cannot be parsed. The text of the error names the field, and quotes nothing."""
+    """Data from Slack cannot be parsed.
+
+    The error message names the field but does not quote the data.
+    """
 
 
 class Rules(PlatformConfig, frozen=True, kw_only=True):
@@ -365,7 +365,7 @@ class Rules(PlatformConfig, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bot:
-    """The bot's identity in its team."""
+    """The identity of the bot in a Slack team."""
 
     team_id: str
     user_id: str
@@ -373,7 +373,7 @@ class Bot:
 
     @property
     def account(self) -> str:
-        """The bot's permanent name, which is unique across all teams."""
+        """The bot's permanent name, which is unique across all Slack teams."""
         return f"{self.team_id}-{self.user_id}"
 
     def wrote(self, message: "Message") -> bool:
@@ -416,7 +416,7 @@ class Field(Struct, frozen=True, kw_only=True):
 
 
 class Shared(Struct, frozen=True, kw_only=True):
-    """An attachment of a message, which is a shared message or a part of an app's message."""
+    """An attachment of a message, such as a shared message."""
 
     pretext: str | None = None
     title: str | None = None
@@ -459,7 +459,7 @@ class Shared(Struct, frozen=True, kw_only=True):
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """A message as Slack sends it. The event of the message names the parts that cannot be read."""
+    """A message as Slack sends it."""
 
     subtype: str | None = None
     user: str | None = None
@@ -478,17 +478,14 @@ class Message(Struct, frozen=True, kw_only=True):
         return _each(self.attachments, Shared, "an attachment")
 
     def same_words(self, other: "Message") -> bool:
-        """Return whether another message has the same text and files.
-
-        Slack reports an edit even if it has only unfurled a link.
-        """
+        """Return whether another message has the same text and files."""
         if not other.text and other.blocks != self.blocks:
             return False
         return (self.text or None, self.files or None) == (other.text or None, other.files or None)
 
 
 class Event(Message, frozen=True, kw_only=True):
-    """An event of the type `message` or `app_mention`: a new message, or a change of a message."""
+    """An event of the type `message` or `app_mention`."""
 
     channel: Id
     channel_type: str | None = None
@@ -498,7 +495,7 @@ class Event(Message, frozen=True, kw_only=True):
 
 
 class Slash(Struct, frozen=True, kw_only=True):
-    """A slash command. A slash command has no message id, so the unique id of its trigger is used."""
+    """A slash command. The trigger id identifies the command, because there is no message id."""
 
     command: Annotated[str, Meta(pattern="^/", max_length=255)]
     channel_id: Id
@@ -510,7 +507,7 @@ class Slash(Struct, frozen=True, kw_only=True):
 
 
 class Named(Struct, frozen=True, kw_only=True):
-    """The channel or the person of a press."""
+    """The channel or the person of a button press."""
 
     id: Id
 
@@ -565,7 +562,7 @@ Update = NewMessage | Edit | Deletion | ButtonPress
 
 
 def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
-    """Convert a request from Slack to an update, and return None if the request is irrelevant.
+    """Convert a request from Slack to an update, or return None for an irrelevant request.
 
     Raises:
         Malformed: A required field is missing, or has another type.
@@ -609,7 +606,7 @@ def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
 
 
 def is_ts(value: object) -> bool:
-    """Return whether a value is the id of a message."""
+    """Return whether a value is the id of a Slack message."""
     return isinstance(value, str) and _TS.fullmatch(value) is not None
 
 
@@ -620,10 +617,7 @@ def signature(secret: str, stamp: str, body: bytes) -> str:
 
 
 def is_signed(secret: str, headers: Mapping[str, str], body: bytes, *, now: int) -> bool:
-    """Return whether Slack signed a request within the last five minutes.
-
-    The signature is for the raw body, so the body need not be parsed before this call.
-    """
+    """Return whether Slack signed a request within the last five minutes."""
     stamp = headers.get("x-slack-request-timestamp", "")
     if not (stamp.isascii() and stamp.isdigit() and len(stamp) <= 12):
         return False
@@ -644,7 +638,7 @@ def _each(parts: Sequence[Json] | None, kind: type[S], name: str) -> tuple[list[
 
 
 def _files(parts: Json) -> tuple[tuple[Attachment, ...], tuple[str, ...]]:
-    """Return the files that Slack provides, and a name for each file that Slack does not provide."""
+    """Return the files of a message, and a name for each file that Slack does not provide."""
     name = "a file that Slack does not provide"
     files, unread = _each(parts if isinstance(parts, list | None) else [parts], File, name)
     media = tuple(attachment for file in files if (attachment := file.as_media()) is not None)
@@ -674,7 +668,7 @@ def _event(event: Event, bot: Bot, rules: Rules) -> Update | None:
 
 
 def _place(event: Event, message: Message, bot: Bot, rules: Rules) -> SessionSource:
-    """Return the chat and thread of a message, and its author if the message names one."""
+    """Return the chat, thread and author of a message."""
     root = message.thread_ts
     thread = root if root != message.ts else None
     is_dm = _is_dm(event.channel, event.channel_type)
@@ -838,7 +832,7 @@ _MARKUP: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """The reason why Slack did not perform a call, or why the outcome of the call is unknown."""
+    """The reason why a call to Slack failed."""
 
     code: str
     kind: SendErrorKind
@@ -848,11 +842,11 @@ class Refusal:
 
     @property
     def is_of_markup(self) -> bool:
-        """Whether Slack rejected only the markup, so that it may accept the same text without markup."""
+        """Whether Slack may accept the text without markup."""
         return self.code in _MARKUP
 
     def describe(self) -> str:
-        """Return a short description, which quotes nothing of the request."""
+        """Return a short description that does not quote the request."""
         return f"{self.code}: the app lacks the scope {self.needed}" if self.needed else self.code
 
     def as_result(self) -> SendResult:
@@ -862,7 +856,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A response of the Web API. After a refusal, the body may be empty."""
+    """A response of Slack's Web API."""
 
     body: Mapping[str, Any] = field(default_factory=dict)
     scopes: frozenset[str] | None = None
@@ -876,16 +870,19 @@ class Answer:
 
 
 def build_refusal(code: str, *, retry_after_ms: int | None = None, needed: str | None = None) -> Refusal:
-    """Return the refusal for an error code. An unknown code counts as permanent."""
+    """Return the refusal for an error code of Slack.
+
+    An unknown error code counts as a permanent failure.
+    """
     kind = _KIND_OF.get(code, SendErrorKind.FORBIDDEN)
     return Refusal(code=code, kind=kind, retry_after_ms=retry_after_ms, needed=needed)
 
 
 def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
-    """Parse an HTTP response.
+    """Parse an HTTP response of Slack's Web API.
 
-    After status 503, Slack has done nothing. After another server failure, and after a response that cannot
-    be parsed, the outcome is unknown.
+    The status 503 means that Slack did nothing. After an invalid response or a server error with another
+    status, the outcome of the call is unknown.
     """
     header = headers.get("retry-after")
     wait: int | None
@@ -923,7 +920,7 @@ def read_answer(status: int, headers: Mapping[str, str], raw: bytes) -> Answer:
 
 
 def refuse(answer: Answer, what: str, remedy: str) -> None:
-    """Raise the error for a refusal during `connect`.
+    """Raise an error if Slack refused a call that `connect` made.
 
     Raises:
         ConfigError: A person must correct the configuration.
@@ -947,7 +944,7 @@ def refuse(answer: Answer, what: str, remedy: str) -> None:
 
 
 def check_scopes(scopes: frozenset[str] | None) -> None:
-    """Refuse a token without the scopes to read and write. Log other missing scopes.
+    """Check that a token has the scopes to read and write messages.
 
     Raises:
         ConfigError: A required scope is missing. The error names it.
@@ -988,23 +985,32 @@ def card_blocks(card: Card) -> list[dict[str, Any]]:
     """Return the blocks of a card: the text, then the buttons."""
     blocks = _sections(card.text)
     for first in range(0, len(card.buttons), BUTTONS_A_ROW):
-        row = card.buttons[first : first + BUTTONS_A_ROW]
-        blocks.append(
-            {"type": "actions", "elements": [_button(first + at, button) for at, button in enumerate(row)]}
-        )
+        elements = [
+            {
+                "type": "button",
+                "action_id": f"{ACTION}{index}",
+                "text": {"type": "plain_text", "text": button.label or "…"},
+                "value": button.value,
+            }
+            for index, button in enumerate(card.buttons[first : first + BUTTONS_A_ROW], start=first)
+        ]
+        blocks.append({"type": "actions", "elements": elements})
     return blocks
 
 
 def card_body(card: Card) -> dict[str, Any]:
-    """Return the request for a card.
+    """Return the request body for a card.
 
-    The text of the request is for notifications and for clients without blocks.
+    The field `text` is for notifications and for clients that cannot show blocks.
     """
     return {"text": _short(card.text), "blocks": card_blocks(card)}
 
 
 def edit_body(markdown: str) -> dict[str, Any]:
-    """Return the body of an edit. A text that is too long for an edit is put into blocks."""
+    """Return the request body for an edit.
+
+    A text that is too long for a plain edit is split into blocks.
+    """
     text = to_mrkdwn(markdown)
     if len(text.encode()) <= MAX_EDIT_LENGTH:
         return {"text": text, "blocks": []}
@@ -1012,7 +1018,7 @@ def edit_body(markdown: str) -> dict[str, Any]:
 
 
 def blocks_fit(blocks: list[dict[str, Any]]) -> bool:
-    """Return whether Slack accepts blocks with this amount of text."""
+    """Return whether the text in the blocks is within Slack's limit."""
     return (
         sum(len(block["text"]["text"]) for block in blocks if block["type"] == "section") <= MAX_BLOCKS_LENGTH
     )
@@ -1023,32 +1029,26 @@ def _short(markdown: str) -> str:
     return text if len(text.encode()) <= MAX_EDIT_LENGTH else f"{escape(markdown[:_SUMMARY])}…"
 
 
-def _button(index: int, button: Button) -> dict[str, Any]:
-    label = {"type": "plain_text", "text": button.label or "…"}
-    return {"type": "button", "action_id": f"{ACTION}{index}", "text": label, "value": button.value}
-
-
 def _sections(markdown: str) -> list[dict[str, Any]]:
-    """Split Markdown into sections, and tell Slack not to collapse them.
-
-    If a cut divides a fenced code block, the next section begins with a new fence.
-    """
+    """Split Markdown into sections that Slack does not collapse."""
     pieces = split(markdown, limit=PIECE, unit=LengthUnit.CHARACTERS)
-    texts = [text for piece in pieces for text in _within_limit(to_mrkdwn(piece))]
-    return [{"type": "section", "expand": True, "text": {"type": "mrkdwn", "text": text}} for text in texts]
-
-
-def _within_limit(text: str) -> list[str]:
-    """Split a text that entities have made too long: at line ends if possible, and never in an entity."""
-    pieces: list[str] = []
-    while len(text) > MAX_SECTION_LENGTH:
-        cut = text.rfind("\n", 1, MAX_SECTION_LENGTH)
-        if cut < 0:
-            entity = text.rfind("&", MAX_SECTION_LENGTH - 5, MAX_SECTION_LENGTH)
-            cut = entity if entity > 0 else MAX_SECTION_LENGTH
-        pieces.append(text[:cut])
-        text = text[cut:].removeprefix("\n")
-    return [piece for piece in (*pieces, text) if piece.strip()]
+    texts: list[str] = []
+    for piece in pieces:
+        # Entities may have made the text too long. Cut it at line ends if possible, and never in an entity.
+        rest = to_mrkdwn(piece)
+        while len(rest) > MAX_SECTION_LENGTH:
+            cut = rest.rfind("\n", 1, MAX_SECTION_LENGTH)
+            if cut < 0:
+                entity = rest.rfind("&", MAX_SECTION_LENGTH - 5, MAX_SECTION_LENGTH)
+                cut = entity if entity > 0 else MAX_SECTION_LENGTH
+            texts.append(rest[:cut])
+            rest = rest[cut:].removeprefix("\n")
+        texts.append(rest)
+    return [
+        {"type": "section", "expand": True, "text": {"type": "mrkdwn", "text": text}}
+        for text in texts
+        if text.strip()
+    ]
 
 
 QUICKLY: Final = 4_000
@@ -1059,7 +1059,7 @@ _KEYS: Final = UUID("6f8b6a0e-3f0e-4c55-9a54-2f1d8a1b7c10")
 
 
 def in_thread(thread_id: object) -> dict[str, str]:
-    """Return the fields that put a message into a thread, or no fields for the id of a slash command."""
+    """Return the fields that put a message into a thread, or no fields for an invalid thread id."""
     return {"thread_ts": str(thread_id)} if is_ts(thread_id) else {}
 
 
@@ -1078,17 +1078,20 @@ def storable_card(card: Card) -> Card:
 
 
 async def off_loop(work: Callable[[Given], Made], given: Given, length: int) -> Made:
-    """Call a pure function on a text. Use a thread if the text is so long that this takes milliseconds."""
+    """Call a pure function on a text, and use a thread for a long text."""
     return work(given) if length <= QUICKLY else await asyncio.to_thread(work, given)
 
 
 async def convert_markdown(content: str) -> str:
-    """Convert Markdown to Slack's dialect, on a thread if it is long."""
+    """Convert Markdown to Slack's dialect, and use a thread for a long text."""
     return await off_loop(to_mrkdwn, storable(content), len(content))
 
 
 def convert_response(answer: Answer, *, nothing_done: bool = False) -> SendResult:
-    """Convert a response to a result. With `nothing_done`, the call may be repeated after a lost response."""
+    """Convert a response of the Web API to the result of sending a message.
+
+    If `nothing_done` is true, a call with an unknown outcome may be repeated.
+    """
     refusal = answer.refusal
     if refusal is None:
         return SendResult.sent(answer.word("ts") or None)
@@ -1107,7 +1110,7 @@ MAX_FIELDS: Final = 100
 
 
 class SlackReceiver:
-    """Answers requests from Slack, and processes accepted requests one at a time, in order of arrival."""
+    """Answers requests from Slack, and processes accepted requests in order of arrival."""
 
     def __init__(
         self,
@@ -1119,7 +1122,10 @@ class SlackReceiver:
         take_unreadable: Callable[[bytes, str], Awaitable[None]],
         refused: Callable[[str], None],
     ) -> None:
-        """`is_taken` processes a request, and returns whether the request may be acknowledged."""
+        """Create the receiver.
+
+        `is_taken` processes a request, and returns whether the request may be acknowledged.
+        """
         self._secret = secret
         self._clock = clock
         self._is_taken = is_taken
@@ -1129,7 +1135,11 @@ class SlackReceiver:
         self._in_order = asyncio.Lock()
 
     async def answer(self, request: Request) -> Response:
-        """Answer a request with 200, 401 (not signed by Slack, or too old), 413 or 503 (not stored)."""
+        """Answer a request with the status 200, 401, 413 or 503.
+
+        The status 401 means that the request is too old or not signed by Slack. The status 503 means that the
+        request was not stored.
+        """
         try:
             body = await bounded_body(request, LARGEST_BODY)
         except ClientDisconnect:
@@ -1184,7 +1194,10 @@ def _object(text: str | bytes) -> Mapping[str, Any]:
 
 
 class SlackOptions(Rules, frozen=True, kw_only=True):
-    """The table [platforms.slack]. `token` is the bot's token, and `api_key` is the app's token."""
+    """The settings in the table `[platforms.slack]`.
+
+    `token` is the token of the bot, and `api_key` is the token of the app.
+    """
 
     ALSO: ClassVar = {"app_token": "api_key"}
     signing_secret: Secret | None = None
@@ -1219,9 +1232,9 @@ class SlackOptions(Rules, frozen=True, kw_only=True):
             )
 
     def api(self, token: str) -> "SlackApi":
-        """Return a client of the Web API for the bot with this token.
+        """Return a client of the Web API for a bot token.
 
-        The call loads libraries and certificates, so do not make it on the event loop.
+        Call `api` outside the event loop, because the client loads libraries and certificates.
 
         Raises:
             MissingExtra: A library is not installed.
@@ -1305,7 +1318,7 @@ class SlackAdapter(BasePlatformAdapter):
         return "default" if self._bot is None else self._bot.account
 
     def lock_identity(self) -> str | None:
-        """Return the app's token: Slack distributes events among all sockets of an app."""
+        """Return the app's token, which only one process on a machine may use."""
         return self.config.api_key
 
     def routes(self) -> Sequence[BaseRoute]:
@@ -1314,8 +1327,12 @@ class SlackAdapter(BasePlatformAdapter):
 
     # Connecting and disconnecting.
 
+    def load_libraries(self) -> None:
+        """Import the libraries for requests and for Socket Mode."""
+        importlib.import_module("postroom.gateway.platforms.slack_library")
+
     async def connect(self, *, is_reconnect: bool = False) -> None:
-        """Check the tokens and their scopes, and start to receive events. See the base class."""
+        """Check the tokens and the scopes, and start to receive events."""
         await self.disconnect()
         if self._tasks.closed:
             self._tasks = Tasks(f"channel {self.platform.value}")
@@ -1340,7 +1357,18 @@ class SlackAdapter(BasePlatformAdapter):
             self.may_react = answer.scopes is None or TO_REACT in answer.scopes
             self._bot = Bot(team_id=team, user_id=user, bot_id=answer.word("bot_id") or None)
             if self.config.api_key:
-                self._socket = self._new_socket(self._api.network)
+                from postroom.gateway.platforms.slack_library import Dialing, Hooks, SlackSocket
+
+                hooks = Hooks(
+                    address=self._socket_address,
+                    take=partial(self._take, keep=self.take_until_kept),
+                    heard=self._heard,
+                    take_unreadable=partial(self._take_unreadable, keep=self.take_until_kept),
+                    stands=self._stands,
+                    failed=self._failure,
+                )
+                dialing = Dialing(tls=self._api.network.tls, proxy=self._api.network.proxy)
+                self._socket = SlackSocket(hooks, tasks=self._tasks, timer=self._timer, dialing=dialing)
                 await self._socket.open()
             self.liveness.state = AdapterState.CONNECTED
             connected = True
@@ -1350,7 +1378,7 @@ class SlackAdapter(BasePlatformAdapter):
         self._heard()
 
     async def disconnect(self) -> None:
-        """Stop receiving within some seconds. A second call does nothing."""
+        """Stop receiving within a few seconds. A second call has no effect."""
         self.liveness.state = AdapterState.STOPPED
         await self._end_receiving()
         api, self._api = self._api, None
@@ -1362,20 +1390,6 @@ class SlackAdapter(BasePlatformAdapter):
         socket, self._socket = self._socket, None
         if socket is not None:
             await socket.close()
-
-    def _new_socket(self, network: "Network") -> "SlackSocket":
-        from postroom.gateway.platforms.slack_library import Dialing, Hooks, SlackSocket
-
-        hooks = Hooks(
-            address=self._socket_address,
-            take=partial(self._take, keep=self.take_until_kept),
-            heard=self._heard,
-            take_unreadable=partial(self._take_unreadable, keep=self.take_until_kept),
-            stands=self._stands,
-            failed=self._failure,
-        )
-        dialing = Dialing(tls=network.tls, proxy=network.proxy)
-        return SlackSocket(hooks, tasks=self._tasks, timer=self._timer, dialing=dialing)
 
     async def _socket_address(self) -> str:
         from postroom.gateway.platforms.slack_library import is_of_platform
@@ -1416,7 +1430,7 @@ class SlackAdapter(BasePlatformAdapter):
         await keep(raw, read)
 
     async def _take(self, kind: str, payload: Json, *, keep: Keep) -> None:
-        """Process an envelope with `take_in` or `take_until_kept`."""
+        """Process an envelope from Slack with `take_in` or `take_until_kept`."""
         if self._bot is not None:
             fields = payload if isinstance(payload, dict) else {"payload": payload}
             await keep({"kind": kind, **fields}, partial(self._hand_over, kind, payload, self._bot))
@@ -1504,7 +1518,7 @@ class SlackAdapter(BasePlatformAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Send a message. See the base class."""
+        """Send a message."""
         if not content.strip():
             return SendResult.failed(SendErrorKind.BAD_FORMAT, "the message is empty")
         fields = metadata or {}
@@ -1527,7 +1541,7 @@ class SlackAdapter(BasePlatformAdapter):
     ) -> SendResult:
         """Replace the text and the buttons of a sent message.
 
-        Slack accepts at most about 12,000 characters in an edit, which is less than in a new message.
+        Slack accepts at most about 12,000 characters in an edit.
         """
         if not content.strip():
             return SendResult.failed(SendErrorKind.BAD_FORMAT, "the message is empty")
@@ -1552,7 +1566,7 @@ class SlackAdapter(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Add or remove the reaction 👀. If the token lacks the scope, add no more reactions."""
+        """Add or remove the bot's "seen" reaction to a message."""
         method = "reactions.remove" if takes_back else "reactions.add"
         if not is_ts(message_id):
             return SendResult.failed(
@@ -1569,7 +1583,10 @@ class SlackAdapter(BasePlatformAdapter):
         return SendResult.sent() if code in AS_WANTED else convert_response(answer)
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Send a card with buttons. If Slack cannot show all of them whole, list the answers in the text."""
+        """Send a card with buttons.
+
+        If Slack cannot show all buttons, the text lists the answers.
+        """
         if any(len(button.label) > MAX_LABEL_LENGTH for button in card.buttons):
             return await super().send_card(chat_id, card, metadata)
         fields = metadata or {}
@@ -1587,7 +1604,7 @@ class SlackAdapter(BasePlatformAdapter):
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace the text and the buttons of a card. An answered card has no buttons."""
+        """Replace the text and the buttons of a card."""
         shown = await off_loop(card_body, storable_card(card), len(card.text))
         body = {"channel": chat_id, "ts": message_id, **shown}
         answer = await self._say("chat.update", body)
@@ -1603,10 +1620,7 @@ class SlackAdapter(BasePlatformAdapter):
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Send a file.
-
-        The result has no message id, because Slack does not state which message contains the file.
-        """
+        """Send a file. The result has no message id."""
         name = storable(attachment.name or "file")[:255]
         arguments = {"filename": name, "length": data.size}
         ticket = await self._call("files.getUploadURLExternal", arguments, form=True)
@@ -1629,7 +1643,7 @@ class SlackAdapter(BasePlatformAdapter):
         return SendResult.sent() if answer.refusal is None else convert_response(answer)
 
     async def fetch_media(self, attachment: Attachment, *, max_bytes: int) -> AsyncIterator[bytes]:
-        """Yield a received file. See the base class.
+        """Yield the bytes of a received file.
 
         Raises:
             InvalidArgument: The file is not stored at Slack. Nothing was fetched.
@@ -1659,7 +1673,7 @@ class SlackAdapter(BasePlatformAdapter):
     async def _call(
         self, method: str, body: Mapping[str, Any], *, form: bool = False, token: str | None = None
     ) -> Answer:
-        """Call the Web API. If Slack now refuses the bot's token, stop receiving, too."""
+        """Call the Web API, and stop receiving if Slack refuses the bot's token."""
         if self._api is None:
             return Answer(refusal=build_refusal(UNREACHABLE))
         answer = await self._api.call(method, body, form=form, token=token)

@@ -75,7 +75,7 @@ class Network:
 
 
 def is_of_platform(url: str, base_url: str, *, any_port: bool = False) -> bool:
-    """Return whether an address is on the API's host or a subdomain, and uses TLS if the API does."""
+    """Return whether an address belongs to the host of the API or to a subdomain."""
     if not (url.isascii() and url.isprintable() and " " not in url):
         return False
     try:
@@ -95,12 +95,15 @@ def _port(url: SplitResult) -> int | None:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return the TLS context. The call reads files, so do not make it on the event loop."""
+    """Return the TLS context for connections to Slack.
+
+    Call `tls_context` outside the event loop, because the function reads files.
+    """
     return httpx2.create_ssl_context(trust_env=False)
 
 
 class SlackApi:
-    """Calls the Web API as one bot."""
+    """A client of Slack's Web API for one bot."""
 
     def __init__(self, network: Network, token: str) -> None:
         self.network = network
@@ -115,15 +118,15 @@ class SlackApi:
         )
 
     async def close(self) -> None:
-        """Close the connections. A second call does nothing."""
+        """Close the connections. A second call has no effect."""
         await self._client.aclose()
 
     async def call(
         self, method: str, body: Mapping[str, Any], *, form: bool = False, token: str | None = None
     ) -> Answer:
-        """Call a method and return the response. A failure is returned, too, and never raised.
+        """Call a method of the Web API. A failure is returned as an answer, and never raised.
 
-        Some methods accept only forms, and `apps.connections.open` requires another token.
+        If `form` is true, the body is sent as a form. `token` replaces the token of the bot.
         """
         sent = {"data": dict(body)} if form else {"json": dict(body)}
         return await self._ask(f"{self._base}/{method}", token or self._token, **sent)
@@ -141,7 +144,7 @@ class SlackApi:
         return await self._ask(url, None, content=data.pieces(), headers=length)
 
     async def fetch(self, url: str, *, max_bytes: int, is_page: bool) -> AsyncGenerator[bytes]:
-        """Yield a file that a person has sent.
+        """Yield the bytes of a file that a person has sent.
 
         Raises:
             InvalidArgument: The address does not belong to Slack. Nothing was fetched.
@@ -289,7 +292,7 @@ class Dialing:
 
 
 class SlackSocket:
-    """Keeps a connection to Slack open as long as its tasks run."""
+    """A connection to Slack that is opened again after a failure."""
 
     def __init__(self, hooks: Hooks, *, tasks: Tasks, timer: Timer, dialing: Dialing) -> None:
         self._hooks = hooks
@@ -302,7 +305,9 @@ class SlackSocket:
         )
 
     async def open(self) -> None:
-        """Connect to Slack, and reconnect in the background. Return after Slack's `hello`.
+        """Connect to Slack, and keep the connection open in the background.
+
+        The call returns after Slack's `hello`.
 
         Raises:
             ConfigError: Slack refuses the app's token, or Socket Mode is switched off.
@@ -312,7 +317,7 @@ class SlackSocket:
         self._tasks.start(self._keep(first), name="socket")
 
     async def close(self) -> None:
-        """Close all connections within two seconds. Close the tasks first."""
+        """Close all connections within two seconds. The caller must close the tasks first."""
         async with asyncio.TaskGroup() as group:
             for connection in tuple(self._open):
                 group.create_task(self._leave(connection))
@@ -349,7 +354,7 @@ class SlackSocket:
             worker.cancel()
 
     async def _next(self, attempt: int, ending: Ending, proven: bool) -> _Connection:
-        """Open the next connection: at once if Slack asked for it, otherwise after a pause."""
+        """Open the next connection, after a pause if the last connection was lost."""
         wait = 0 if ending is Ending.REPLACED and proven else pause_ms(attempt)
         if ending is not Ending.REPLACED:
             self._hooks.stands(AdapterState.RECONNECTING, _WHY[ending])
@@ -463,7 +468,7 @@ class SlackSocket:
             await self._arrived.put((connection, json.dumps(frame).encode()))
 
     async def _work(self) -> None:
-        """Process the envelopes one by one, and acknowledge each after it has been processed."""
+        """Process the envelopes in order, and acknowledge each processed envelope."""
         while True:
             connection, envelope = await self._arrived.get()
             if isinstance(envelope, bytes):

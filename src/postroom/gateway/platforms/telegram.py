@@ -12,6 +12,7 @@ the name of a bot is addressed to this bot, even in groups. A command with the n
 
 import asyncio
 import hmac
+import importlib
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -92,10 +93,10 @@ _PARSER: Final = _parser()
 
 
 def markdown_v2(text: str) -> str | None:
-    """Convert Markdown to Telegram's dialect, and return None if the text must be sent unchanged.
+    """Convert Markdown to Telegram's dialect, or return None if the text must be sent unchanged.
 
-    A text must be sent unchanged if its Markdown has no visible text, or is nested too deeply. The function
-    is thread-safe. Convert long texts outside the event loop, because 4,096 brackets take 0.3 s.
+    A text without visible characters or with very deep nesting must be sent unchanged. The function is
+    thread-safe. Convert long texts outside the event loop, because the conversion can take 0.3 seconds.
     """
     tokens = _PARSER.parse(text)
     if any(token.level >= _DEEPEST for token in tokens):
@@ -122,7 +123,7 @@ def _escape(text: str, marks: re.Pattern[str] = _IN_CODE) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writer:
-    """Writes blocks of Markdown. The surrounding markup decides which markup is allowed inside."""
+    """Writes Markdown blocks in Telegram's dialect."""
 
     lines: Sequence[str]
     bold: bool = False
@@ -132,7 +133,7 @@ class _Writer:
     listed: bool = False
 
     def blocks(self, nodes: Iterable[SyntaxTreeNode]) -> str:
-        """Write successive blocks, with a blank line between them if the source has one."""
+        """Write successive blocks, and keep the blank lines between the blocks."""
         written = ""
         for node in nodes:
             shown = self.block(node)
@@ -226,7 +227,7 @@ _SECRET: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
 
 class TelegramOptions(PlatformConfig, frozen=True, kw_only=True):
-    """The table [platforms.telegram]. `token` is the bot's token."""
+    """The settings in the table `[platforms.telegram]`. `token` is the token of the bot."""
 
     ALSO: ClassVar = {"webhook_secret": "api_key"}
     base_url: str = "https://api.telegram.org"
@@ -344,7 +345,7 @@ class Answer:
 
     @property
     def is_unauthorized(self) -> bool:
-        """Whether Telegram refused the token. For an unknown token, the status is 404."""
+        """Whether Telegram refused the token of the bot."""
         return self.is_telegram and self.status in (401, 403, 404)
 
     @property
@@ -392,7 +393,7 @@ def read_answer(status: int, body: bytes) -> Answer:
 
 
 def _kind(status: int, described: str, *, is_telegram: bool) -> SendErrorKind:
-    """Return the kind of a refusal. If a proxy refused, Telegram may still have accepted the request."""
+    """Return the kind of a refusal."""
     if status in _BY_STATUS:
         return _BY_STATUS[status]
     if status < 300 or (status >= 500 and not is_telegram):
@@ -457,7 +458,7 @@ def place(chat_id: str, metadata: Metadata | None) -> dict[str, Json]:
 
 
 def keyboard(card: Card) -> dict[str, Json] | None:
-    """Return the buttons of a card, one in each row, or None if Telegram cannot show all of them."""
+    """Return the buttons of a card, one in each row, or None if Telegram cannot show all buttons."""
     if len(card.buttons) > MAX_BUTTONS or any(
         not 0 < len(button.value.encode("utf-8", "replace")) <= MAX_DATA_BYTES for button in card.buttons
     ):
@@ -470,14 +471,17 @@ def keyboard(card: Card) -> dict[str, Json] | None:
 
 
 def media_method(kind: MessageType, *, has_caption: bool) -> tuple[str, str]:
-    """Return the method and the field to send a kind of file. Send a sticker with a caption as a document."""
+    """Return the API method and the field for sending a kind of file.
+
+    A sticker with a caption is sent as a document.
+    """
     if kind is MessageType.STICKER and has_caption:
         return "sendDocument", "document"
     return _MEDIA.get(kind, ("sendDocument", "document"))
 
 
 def build_upload(attachment: Attachment, data: FileContent) -> tuple[str, FileContent, str]:
-    """Return the name, content and MIME type of a file. The name is never used as a path."""
+    """Return the name, the content and the MIME type of a file to upload."""
     name = replace_unstorable(attachment.name or "")[:_MAX_NAME_LENGTH] or attachment.kind.value
     mime = attachment.mime or ""
     return name, data, mime if _MIME.fullmatch(mime) else "application/octet-stream"
@@ -551,7 +555,7 @@ class Peer(Struct, frozen=True, kw_only=True):
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """The author of a forwarded text, or of a message in another chat that was replied to."""
+    """The author of a forwarded text, or of an answered message in another chat."""
 
     sender_user: Peer | None = None
     sender_chat: Peer | None = None
@@ -560,7 +564,7 @@ class Origin(Struct, frozen=True, kw_only=True):
 
 
 class Words(Struct, frozen=True, kw_only=True):
-    """The quoted part of a message that was replied to, or the topic that the message opened."""
+    """A quotation from the answered message, or the name of a forum topic that was created."""
 
     text: str = ""
     name: str | None = None
@@ -628,7 +632,7 @@ class File(Struct, frozen=True, kw_only=True):
     is_video: bool = False
 
     def as_media(self, kind: MessageType, mime: str | None = None) -> Attachment:
-        """Return the file as an attachment. `mime` is its MIME type if Telegram names no type."""
+        """Return the file as an attachment. `mime` is the MIME type if Telegram names no type."""
         return Attachment(
             kind=kind, ref=self.file_id, mime=self.mime_type or mime, name=self.file_name, size=self.file_size
         )
@@ -659,7 +663,7 @@ class Choice(Struct, frozen=True, kw_only=True):
 
 
 class Told(Struct, frozen=True, kw_only=True):
-    """The texts in all other kinds of content."""
+    """The texts of a poll, a contact, a game or similar content."""
 
     first_name: str = ""
     last_name: str = ""
@@ -678,7 +682,7 @@ class Told(Struct, frozen=True, kw_only=True):
     data: str = ""
 
     def describe(self, kind: str, *words: str) -> str:
-        """Return one text with the name of the content kind and these texts."""
+        """Return the content as text that begins with the kind of content."""
         return f"{kind}: " + ", ".join(filter(None, words or (self.title, self.description, self.text)))
 
 
@@ -699,7 +703,7 @@ class Moved:
 
 
 def read_update_id(update: Json) -> int | None:
-    """Return the number of an update, or None if it has none."""
+    """Return the number of an update, or None if the update has no number."""
     number = update.get("update_id") if isinstance(update, dict) else None
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
@@ -747,7 +751,7 @@ def read_update(update: Json, me: Me) -> MessageEvent | ButtonPress | Moved | No
 
 
 def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent | None:
-    """Convert a message to an event, and return None if no person wrote content for the bot.
+    """Convert a message to an event, or return None for a message without content for the bot.
 
     Raises:
         InvalidArgument: The message is invalid.
@@ -785,11 +789,7 @@ def read_message(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEv
 def _read_reply(
     raw: Mapping[str, Json], message: Message, event: MessageEvent, me: Me
 ) -> tuple[Attachment, ...]:
-    """Add to an event the message to which it replies, and return the files of that message.
-
-    The files are marked as sent by another person. In a topic, each message formally replies to the message
-    that opened the topic. Such a reply is ignored.
-    """
+    """Add the answered message to an event, and return the files of the answered message."""
     reply_to_message = message.reply_to_message or message.external_reply or {}
     quoted = "" if message.quote is None else _spelt_out(message.quote.text, message.quote.entities, me)[0]
     reply = (
@@ -818,11 +818,7 @@ def _read_reply(
 
 
 def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent | None:
-    """Return the content of a message, or None for an event of the chat, such as a new member.
-
-    If the kind or form of a part is unknown, the text contains only the name of the part. An event whose text
-    names the bot is addressed to the bot.
-    """
+    """Return the content of a message, or None for an event of the chat, such as a new member."""
     words, entities, is_named = message.caption, message.caption_entities, False
     if message.text is not None:
         words, entities = message.text, message.entities
@@ -851,7 +847,7 @@ def _content(raw: Mapping[str, Json], message: Message, me: Me) -> MessageEvent 
 def _spelt_out(text: str, entities: Iterable[Json], me: Me) -> tuple[str, bool]:
     """Return a text without mentions of the bot and with the addresses of its links.
 
-    The second value is whether the text names the bot.
+    The second value is true if the text names the bot.
     """
     units, edits = text.encode("utf-16-le", "surrogatepass"), list[tuple[int, int, str]]()
     for item in entities:
@@ -910,7 +906,7 @@ def _source(message: Message, speaker: Peer | None, me: Me) -> SessionSource:
 
 
 def _author(message: Message, *, is_forward: bool) -> str | None:
-    """Return the display name of the author of a text, and never of the person who forwarded the text."""
+    """Return the display name of the original author of a text."""
     origin = (message.forward_origin if is_forward else message.origin) or Origin()
     people = [origin.sender_user, origin.sender_chat, origin.chat]
     if is_forward:
@@ -1043,16 +1039,20 @@ class TelegramAdapter(BasePlatformAdapter):
         return "default" if self._me is None else str(self._me.bot_id)
 
     def lock_identity(self) -> str | None:
-        """Return the token, because only one process may poll with it; return None for a webhook."""
+        """Return the bot's token if the adapter polls for updates, or None if the bot has a webhook."""
         return None if self._options.webhook_url else self.config.token
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Return the route of the webhook, if there is one."""
+        """Return the route of the webhook, or no route if the adapter polls for updates."""
         if self._options.webhook_url is None:
             return ()
         return (Route(WEBHOOK_PATH, self._webhook, methods=["POST"]),)
 
     # Connecting and disconnecting.
+
+    def load_libraries(self) -> None:
+        """Import the library for requests."""
+        importlib.import_module("postroom.gateway.platforms.telegram_api")
 
     async def connect(self, *, is_reconnect: bool = False) -> None:
         """Check the token, and start to receive updates."""
@@ -1071,7 +1071,31 @@ class TelegramAdapter(BasePlatformAdapter):
                     remedy="set base_url to the URL of a Bot API, or remove it",
                 )
             self._me = Me(bot_id=bot_id, username=name)
-            await (self._set_webhook(api) if self._options.webhook_url else self._make_way(api))
+            if self._options.webhook_url:  # register the webhook's address with Telegram
+                answer = await api.call(
+                    "setWebhook",
+                    {
+                        "url": self._options.webhook_url,
+                        "secret_token": self.config.api_key,
+                        "allowed_updates": ALLOWED_UPDATES,
+                    },
+                )
+                if answer.is_telegram and answer.status == 400:
+                    raise ConfigError(
+                        f"Telegram rejected the webhook: {answer.error}",
+                        remedy="set webhook_url to an https URL that Telegram can reach",
+                    )
+                _check_result(answer)
+            else:  # no webhook may prevent polling
+                webhook = _check_result(await api.call("getWebhookInfo", {}))
+                if isinstance(webhook, dict) and webhook.get("url"):
+                    if not self._options.delete_webhook:
+                        raise ConfigError(
+                            "a webhook is set for this bot, so Telegram refuses to let postroom poll",
+                            remedy="set delete_webhook to true to remove the webhook, or webhook_url "
+                            "to use it",
+                        )
+                    _check_result(await api.call("deleteWebhook", {"drop_pending_updates": False}))
             undo.pop_all()
         self._api = api
         if self._options.webhook_url is None:
@@ -1082,51 +1106,23 @@ class TelegramAdapter(BasePlatformAdapter):
             self._tasks.start(self._show_menu(api), name="show the menu of commands")
 
     async def _show_menu(self, api: "TelegramApi") -> None:
-        """Set the menu of commands. Ignore a refusal."""
+        """Set the command menu of the bot."""
         listed: Json = [{"command": name, "description": words[:256]} for name, words in self.commands]
         answer = await api.call("setMyCommands", {"commands": listed})
         if answer.kind is not None:
             _LOG.info("telegram.no_menu", reason=answer.error)
 
     async def disconnect(self) -> None:
-        """Stop receiving and close the connections. A second call does nothing."""
+        """Stop receiving and close the connections. A second call has no effect."""
         await self._end_tasks()
         api, self._api = self._api, None
         if api is not None:
             await api.close()
 
-    async def _make_way(self, api: "TelegramApi") -> None:
-        """Ensure that no webhook prevents polling."""
-        webhook = _check_result(await api.call("getWebhookInfo", {}))
-        if isinstance(webhook, dict) and webhook.get("url"):
-            if not self._options.delete_webhook:
-                raise ConfigError(
-                    "a webhook is set for this bot, so Telegram refuses to let postroom poll",
-                    remedy="set delete_webhook to true to remove the webhook, or webhook_url to use it",
-                )
-            _check_result(await api.call("deleteWebhook", {"drop_pending_updates": False}))
-
-    async def _set_webhook(self, api: "TelegramApi") -> None:
-        """Register the webhook's address with Telegram."""
-        answer = await api.call(
-            "setWebhook",
-            {
-                "url": self._options.webhook_url,
-                "secret_token": self.config.api_key,
-                "allowed_updates": ALLOWED_UPDATES,
-            },
-        )
-        if answer.is_telegram and answer.status == 400:
-            raise ConfigError(
-                f"Telegram rejected the webhook: {answer.error}",
-                remedy="set webhook_url to an https URL that Telegram can reach",
-            )
-        _check_result(answer)
-
     # Incoming updates.
 
     async def _poll(self, _: int) -> int:
-        """Get updates once, and process them. Return the pause before the next poll."""
+        """Fetch and process updates once, and return the pause before the next poll."""
         wanted = {"timeout": self._options.poll_seconds, "allowed_updates": ALLOWED_UPDATES}
         if self._offset is not None:
             wanted["offset"] = self._offset
@@ -1142,7 +1138,7 @@ class TelegramAdapter(BasePlatformAdapter):
         return 0 if moved else _MIN_POLL_MS
 
     async def _look(self, _: int) -> int:
-        """Check that Telegram still calls this server, and return the pause before the next check."""
+        """Check that the webhook is still registered, and return the pause before the next check."""
         fields = await self._request("getWebhookInfo", {}, dict)
         if fields.get("url") != self._options.webhook_url:
             self._fail(
@@ -1155,7 +1151,7 @@ class TelegramAdapter(BasePlatformAdapter):
     async def _request(
         self, method: str, fields: dict[str, Json], kind: type[T], *, more_silence_ms: int = 0
     ) -> T:
-        """Make a call that receiving depends on, and return its result, which must have this type.
+        """Call a method that is necessary for receiving updates, and return the result.
 
         Raises:
             CredentialRefused: The token is no longer valid.
@@ -1199,7 +1195,7 @@ class TelegramAdapter(BasePlatformAdapter):
             await self.handle_message(value)
 
     async def _follow(self, moved: Moved) -> None:
-        """Use the new id of a group that has become a supergroup, also for its sessions."""
+        """Switch to the new id of a group that has become a supergroup."""
         self._moved[moved.source.chat_id] = moved.chat_id
         if self._inbound is not None:
             await self._inbound.moved(moved.source, moved.chat_id)
@@ -1251,7 +1247,7 @@ class TelegramAdapter(BasePlatformAdapter):
     async def edit_message(
         self, chat_id: str, message_id: str, content: str, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace a sent message. An unchanged text is not a failure."""
+        """Replace the text of a sent message. An unchanged text is not a failure."""
         fields = place(chat_id, None)
         return await self._say("editMessageText", fields, content, message_id=message_id, metadata=metadata)
 
@@ -1266,7 +1262,7 @@ class TelegramAdapter(BasePlatformAdapter):
         return self._result(await self._call("deleteMessage", fields), message_id)
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
-        """Show that an answer is being written."""
+        """Show a typing indicator in a chat."""
         await self._call("sendChatAction", {**place(chat_id, metadata), "action": "typing"})
 
     async def react(
@@ -1277,7 +1273,7 @@ class TelegramAdapter(BasePlatformAdapter):
         *,
         takes_back: str | None = None,
     ) -> SendResult:
-        """Set or remove the bot's reaction to a message. A bot can add only one reaction to a message."""
+        """Set or remove the bot's reaction to a message."""
         number = parse_id(message_id)
         if number is None:
             return _unusable("the id of a message must be a number")
@@ -1318,7 +1314,7 @@ class TelegramAdapter(BasePlatformAdapter):
                 yield piece
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
-        """Send a card with buttons. If Telegram cannot show all buttons, list the answers in the text."""
+        """Send a card with buttons. If Telegram cannot show all buttons, the text lists the answers."""
         buttons = keyboard(card)
         if buttons is None:
             return await super().send_card(chat_id, card, metadata)
@@ -1328,7 +1324,10 @@ class TelegramAdapter(BasePlatformAdapter):
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
-        """Replace the text and the buttons of a card. Without new buttons, the old ones are removed."""
+        """Replace the text and the buttons of a card.
+
+        If the new card has no buttons, the old buttons are removed.
+        """
         buttons = keyboard(card)
         if buttons is None:
             return _unusable("the callback data of a button must have 1 to 64 bytes")
@@ -1345,10 +1344,7 @@ class TelegramAdapter(BasePlatformAdapter):
         message_id: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Send a formatted text, or replace the text of a message.
-
-        If Telegram refuses the markup, send the text without formatting.
-        """
+        """Send or replace a formatted text, or an unformatted text if Telegram refuses the markup."""
         if message_id is not None:
             if (number := parse_id(message_id)) is None:
                 return _unusable("the id of a message must be a number")
@@ -1375,10 +1371,7 @@ class TelegramAdapter(BasePlatformAdapter):
         file: "SentFile | None" = None,
         metadata: Metadata | None = None,
     ) -> Answer:
-        """Call a method as soon as the rate limits allow it.
-
-        A call to a group that has a new id uses the new id.
-        """
+        """Call a method of the Bot API as soon as the rate limits allow the call."""
         chat_id = str(fields.get("chat_id", ""))
         if (now_at := self._moved.get(chat_id)) is not None:
             fields = {**fields, "chat_id": int(now_at)}
@@ -1414,7 +1407,7 @@ class TelegramAdapter(BasePlatformAdapter):
 
 
 def _client(options: TelegramOptions, token: str) -> "TelegramApi":
-    """Return a client for Telegram. The call reads files, so do not make it on the event loop.
+    """Return a client for Telegram. Call the function outside the event loop, because it reads files.
 
     Raises:
         MissingExtra: The library is not installed.

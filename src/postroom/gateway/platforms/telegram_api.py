@@ -65,7 +65,10 @@ class _WithToken(httpx2.AsyncBaseTransport):
 
 
 class TelegramApi:
-    """Makes the calls of one bot. Create the object on a thread, because this reads certificates."""
+    """A client of the Bot API for one bot.
+
+    Create the client on a thread, because the constructor reads certificates.
+    """
 
     def __init__(self, base_url: str, token: str, *, silence_ms: int, proxy: str | None = None) -> None:
         self._base = base_url.rstrip("/")
@@ -83,10 +86,10 @@ class TelegramApi:
     async def call(
         self, method: str, fields: Mapping[str, Json], *, more_silence_ms: int = 0, file: File | None = None
     ) -> Answer:
-        """Call a method and return the outcome. A network failure is returned, too, and never raised.
+        """Call a method of the Bot API. A network failure is returned as an answer, and never raised.
 
         The field `file` names the form field in which the file is sent. `more_silence_ms` is added to the
-        time limit for data to arrive.
+        time limit for a response.
         """
         url = f"{self._base}/{MASK}/{method}"
         sent, body = {**_body(fields, file), "timeout": self._timeout(more_silence_ms)}, bytearray()
@@ -113,9 +116,9 @@ class TelegramApi:
             )
 
     async def download(self, path: str, *, max_bytes: int) -> AsyncGenerator[bytes]:
-        """Yield the file whose path `getFile` has returned.
+        """Yield the bytes of the file whose path `getFile` has returned.
 
-        No host other than the Bot API server is contacted.
+        The file is fetched only from the Bot API server.
 
         Raises:
             TooLarge: The file is larger than `max_bytes`. At most `max_bytes` are yielded.
@@ -140,12 +143,12 @@ class TelegramApi:
 
 
 def _error_type(error: httpx2.RequestError) -> str:
-    """Describe an error by its type only, because its text may contain secrets."""
+    """Describe an error only by its type, because the message may contain secrets."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(error).__name__).lower()
 
 
 def _body(fields: Mapping[str, Json], file: File | None) -> dict[str, Json]:
-    """Return the fields as the body of a request. In a form with a file, all values but texts are JSON."""
+    """Return the fields as the body of a request."""
     if file is None:
         content = json.dumps(dict(fields), allow_nan=False).encode("ascii")
         return {"content": content, "headers": {"Content-Type": "application/json"}}

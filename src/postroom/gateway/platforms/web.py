@@ -150,7 +150,7 @@ class Entry(Record, frozen=True, kw_only=True):
         return len(self.text) + len(self.reasoning)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the entry as JSON data for the page, without the HTML of its text."""
+        """Return the entry as JSON data for the page, without HTML."""
         return {
             "id": self.entry_id,
             "conversation": self.conversation,
@@ -172,13 +172,13 @@ class Entry(Record, frozen=True, kw_only=True):
         }
 
     def to_body(self) -> dict[str, Json]:
-        """Return the entry as plain data to store."""
+        """Convert the entry to plain data for storage."""
         body: dict[str, Json] = msgspec.to_builtins(self)
         return body
 
     @classmethod
     def from_body(cls, body: dict[str, Json]) -> "Entry":
-        """Return the entry that `to_body` converted to this data, with the version 0."""
+        """Create an entry from the data that `to_body` returned."""
         return replace(msgspec.convert(body, cls), version=0)
 
 
@@ -193,7 +193,7 @@ class Watcher:
 
 
 class ChatLog:
-    """The log of one person's chat, and the pages on which it is open."""
+    """The chat entries of one person, and the open pages that show the entries."""
 
     def __init__(self, epoch: str) -> None:
         self._epoch = epoch
@@ -210,11 +210,11 @@ class ChatLog:
 
     @property
     def number(self) -> str:
-        """The number of the newest change, after the `epoch` of the log."""
+        """The number of the newest change of the log."""
         return f"{self._epoch}-{self._version}"
 
     def find(self, entry_id: str) -> Entry | None:
-        """Return an entry, or None if the log does not contain it."""
+        """Return the entry with this id, or None if the log does not contain the entry."""
         return self._entries.get(entry_id)
 
     def drafts(self, conversation: str) -> list[Entry]:
@@ -224,21 +224,21 @@ class ChatLog:
         ]
 
     def has_answer(self, message_id: str) -> bool:
-        """Return whether an answer to a message is shown."""
+        """Return whether the log contains an answer to a message."""
         return any(message_id in entry.answers for entry in self._entries.values())
 
     def file(self, sha256: str) -> ShownFile | None:
-        """Return a file that an entry in the log shows, or None if no entry shows it."""
+        """Return a file that an entry in the log shows, or None if no entry shows the file."""
         shown = (file for entry in self._entries.values() for file in entry.files)
         return next((file for file in shown if file.sha256 == sha256), None)
 
     def next_order(self, at: int) -> int:
-        """Reserve the position of a new entry and return it."""
+        """Reserve and return the position of a new entry."""
         self.newest_order = max(self.newest_order + 1, at)
         return self.newest_order
 
     def assign_position(self, entry: Entry) -> Entry:
-        """Return an entry with its position: the position of the entry that it replaces, or a new one."""
+        """Return an entry with a new position, or with the position of the entry that it replaces."""
         known_entry = self._entries.get(entry.entry_id) or self._entries.get(entry.replaces)
         if known_entry is not None:
             return replace(entry, order=known_entry.order)
@@ -247,7 +247,7 @@ class ChatLog:
     def put(self, entry: Entry) -> None:
         """Show an entry on all open pages.
 
-        The entry replaces an entry with the same id. A complete answer also replaces its draft.
+        The entry replaces an entry with an equal id. A complete answer replaces its draft.
         """
         self._version += 1
         entry = self.assign_position(entry)
@@ -280,10 +280,10 @@ class ChatLog:
         reasoning: str = "",
         **fields: Any,
     ) -> list[Entry]:
-        """Return the entries that change when a part of an answer arrives: replaced drafts, then the answer.
+        """Return the entries that change when a part of an answer arrives.
 
-        The answer replaces its draft. If the answer has no reasoning, it keeps the draft's reasoning. A
-        complete answer has its own id, so that a repetition is recognised. The caller must show the entries.
+        The answer replaces its draft. An answer without reasoning keeps the reasoning of its draft. The
+        caller must show the returned entries.
         """
         answered = tuple(answers)
         drafts = [
@@ -307,7 +307,7 @@ class ChatLog:
     # Open pages.
 
     def typing(self, conversation: str) -> None:
-        """Show on all open pages that an answer is being written in a conversation."""
+        """Show a typing indicator in a conversation on all open pages."""
         self._tell(sse.entry("typing", json.dumps({"conversation": conversation})))
 
     def list_anew(self) -> None:
@@ -315,7 +315,7 @@ class ChatLog:
         self._tell(sse.entry("conversations", "{}"))
 
     def beat(self) -> None:
-        """Send a heartbeat to each page, and disconnect the pages whose session has ended."""
+        """Send a heartbeat to each open page. A page whose session has ended is disconnected."""
         self._tell(_ALIVE)
 
     def end(self) -> None:
@@ -325,7 +325,7 @@ class ChatLog:
         self._wake()
 
     def watch(self) -> Watcher:
-        """Add an open page, which then receives events.
+        """Register an open page that receives events.
 
         Raises:
             Refused: Too many pages are open.
@@ -342,7 +342,7 @@ class ChatLog:
         return watcher
 
     def leave(self, watcher: Watcher) -> None:
-        """Disconnect a page. A second call does nothing."""
+        """Disconnect a page. A second call has no effect."""
         self._watchers.discard(watcher)
 
     async def events(
@@ -356,8 +356,8 @@ class ChatLog:
     ) -> AsyncGenerator[str]:
         """Yield the changes since `last_id`, then each change as it happens, until the session ends.
 
-        `may_watch` is called at each heartbeat, and returns whether the session is still valid. `render`
-        converts entries to JSON data for the page. `wait` sleeps for a number of milliseconds.
+        `may_watch` returns whether the session is still valid. `render` converts entries to JSON data for the
+        page. `wait` sleeps for a number of milliseconds.
         """
         seen, is_whole = self._seen(last_id)
         if not is_whole:
@@ -438,7 +438,7 @@ _SIGN_IN: Final = _read("sign_in.html").decode()
 
 
 async def static_file(request: Request) -> Response:
-    """Return the script or the style sheet."""
+    """Return the script or the style sheet of the chat page."""
     name = request.path_params["name"]
     if name not in _FILES:
         raise Refused(404, "not_found", "there is no such page file")
@@ -449,12 +449,12 @@ async def static_file(request: Request) -> Response:
 
 
 def chat_page(title: str, base: str, name: str) -> Response:
-    """Return the page of a signed-in person."""
+    """Return the chat page for a signed-in person."""
     return HTMLResponse(_fill_page(_CHAT, title=title, base=base, name=name), headers=_HEADERS)
 
 
 def sign_in_page(title: str, base: str, refusal: Refused | None = None) -> Response:
-    """Return the sign-in form, with the reason if a sign-in was refused."""
+    """Return the sign-in form, with the reason for a refused sign-in."""
     notice = "" if refusal is None else refusal.message
     page = _fill_page(_SIGN_IN, title=title, base=base, notice=notice)
     if refusal is None:
@@ -478,7 +478,7 @@ def token_in_form(request: Request, body: bytes) -> str:
 
 
 def _fill_page(page: str, **values: str) -> str:
-    """Replace the fields of a page by values. Fields inside the values are not replaced."""
+    """Insert values into the placeholders of a page."""
     parts = page.split("{{")
     done = [parts[0]]
     for part in parts[1:]:
@@ -540,7 +540,7 @@ class Visitors:
         self._failures: OrderedDict[str, deque[int]] = OrderedDict()
 
     def sign_in(self, token: str, address: str) -> str:
-        """Start a session for the person who has this token, and return the cookie of the session.
+        """Start a session for the person with this token, and return the session cookie.
 
         Raises:
             Refused: Nobody has this token, or ten attempts from this address failed within a minute.
@@ -565,7 +565,7 @@ class Visitors:
         return f"{payload}.{self._signature(texts[0], payload)}"
 
     def who(self, session: str | None) -> str | None:
-        """Return the person whose cookie this is, or None if it is invalid, or older than twelve hours.
+        """Return the person to whom a session cookie belongs, or None for an invalid or expired cookie.
 
         The caller must check in the store whether the person has signed out.
         """
@@ -584,10 +584,7 @@ class Visitors:
 
 
 def require_own_page(request: Request, *, is_form: bool = False) -> None:
-    """Check that the chat page, and not another site, sent a request that changes something.
-
-    The script of the page sends a header that a form on another site cannot send. The request of a form must
-    name its origin.
+    """Check that a request comes from the chat page and not from another site.
 
     Raises:
         Refused: The request is from another page.
@@ -598,15 +595,13 @@ def require_own_page(request: Request, *, is_form: bool = False) -> None:
         raise foreign
     if site not in (None, "same-origin"):
         raise foreign
-    if origin is not None and not _is_own(origin, request.headers.get("host", "")):
-        raise foreign
-
-
-def _is_own(origin: str, host: str) -> bool:
+    host = request.headers.get("host", "")
     try:
-        return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
+        is_own = origin is None or (bool(host) and urlsplit(origin).netloc.lower() == host.lower())
     except ValueError:
-        return False
+        is_own = False
+    if not is_own:
+        raise foreign
 
 
 LARGEST_JSON: Final = 1024 * 1024
@@ -627,13 +622,13 @@ _VALUE: Final = re.compile(r"[\x20-\x7e]{1,60}")
 
 
 class WebPerson(Table, frozen=True, kw_only=True):
-    """The table [platforms.web.people.<name>]: an additional person."""
+    """An additional person, from the table `[platforms.web.people.<name>]`."""
 
     token: Secret = Secret()
 
 
 class WebOptions(PlatformConfig, frozen=True, kw_only=True):
-    """The table [platforms.web]."""
+    """The settings in the table `[platforms.web]`."""
 
     name: str = "owner"
     """The name of the person who signs in with `token`."""
@@ -685,7 +680,7 @@ class WebAdapter(HttpAdapter):
         self._markdown = Markdown(headings=AS_WRITTEN)
 
     def routes(self) -> Sequence[BaseRoute]:
-        """Return the routes of the page and of the calls by its script."""
+        """Return the routes of the chat page and of its script."""
         return (
             Route("/chat", self._serve(self._page), methods=["GET"]),
             Route("/chat/static/{name}", self._serve(static_file), methods=["GET"]),
@@ -706,7 +701,7 @@ class WebAdapter(HttpAdapter):
         )
 
     async def disconnect(self) -> None:
-        """Accept no more requests, and disconnect the open pages. The pages reconnect by themselves."""
+        """Accept no more requests, and disconnect the open pages."""
         await super().disconnect()
         for log in self._logs.values():
             log.end()
@@ -767,7 +762,7 @@ class WebAdapter(HttpAdapter):
         return name
 
     async def _read(self, request: Request) -> tuple[str, dict[str, Json]]:
-        """Return the sender and the content of a request that changes something."""
+        """Return the sender and the content of a request."""
         require_own_page(request)
         name = await self._who(request)
         require_json(request)
@@ -776,7 +771,7 @@ class WebAdapter(HttpAdapter):
     # Conversations.
 
     async def _list(self, request: Request) -> Response:
-        """Return the 50 most recently active conversations, or the next 50 before a position."""
+        """Return up to 50 conversations, the most recently active conversation first."""
         name = await self._who(request)
         conversations = await self._chats().conversations(
             name, before=_before(request), limit=MAX_CONVERSATIONS + 1
@@ -788,7 +783,7 @@ class WebAdapter(HttpAdapter):
         return json_response({"conversations": shown, "more": len(conversations) > MAX_CONVERSATIONS})
 
     async def _conversation(self, request: Request) -> Response:
-        """Return 40 entries, the newest or those before a position, and the number of the newest change."""
+        """Return up to 40 entries of a conversation, and the number of the newest change."""
         name, before = await self._who(request), _before(request)
         conversation = _conversation_id(request.path_params["id"])
         log = self._logs[name]
@@ -812,7 +807,7 @@ class WebAdapter(HttpAdapter):
         return json_response({"id": conversation, "title": title})
 
     async def _delete(self, request: Request) -> Response:
-        """Stop the active runs of a conversation, withdraw its waiting messages, and delete its entries."""
+        """Delete a conversation, and stop its active runs."""
         require_own_page(request)
         name = await self._who(request)
         conversation = _conversation_id(request.path_params["id"])
@@ -827,10 +822,7 @@ class WebAdapter(HttpAdapter):
         return json_response({"id": conversation, "state": "deleted"})
 
     async def _stop(self, request: Request) -> Response:
-        """Stop the active run of a conversation.
-
-        The part of the answer that the page already shows stays visible.
-        """
+        """Stop the active run of a conversation."""
         name, _ = await self._read(request)
         source = self._source(name, _conversation_id(request.path_params["id"]))
         note = await self._receiver().pressed(ButtonPress(source=source, value="stop"))
@@ -849,7 +841,7 @@ class WebAdapter(HttpAdapter):
         return None if stored is None else Entry.from_body(stored.body)
 
     async def _log(self, name: str) -> ChatLog:
-        """Return a person's log, whose next position is higher than every position in the store."""
+        """Return the chat log of a person."""
         log = self._logs[name]
         if not log.newest_order:
             newest = await self._chats().conversations(name, limit=1)
@@ -857,9 +849,9 @@ class WebAdapter(HttpAdapter):
         return log
 
     async def _show(self, name: str, *entries: Entry) -> bool:
-        """Store entries of one conversation, except drafts, and show them with the drafts.
+        """Store and show entries of one conversation. Drafts are shown but not stored.
 
-        Return False, and show nothing, if the conversation was deleted.
+        Return False if the conversation was deleted.
 
         Raises:
             StoreError: The entries could not be stored. Nothing is shown.
@@ -884,7 +876,7 @@ class WebAdapter(HttpAdapter):
         return True
 
     async def _render(self, entries: Sequence[Entry]) -> list[dict[str, Any]]:
-        """Convert entries to JSON data for the page, and their texts to safe HTML."""
+        """Convert entries to JSON data for the page, with the texts as safe HTML."""
         bodies = await self._markdown.render({place: entry.text for place, entry in enumerate(entries)})
         return [{**entry.to_json(), "html": str(bodies[place].html)} for place, entry in enumerate(entries)]
 
@@ -936,13 +928,12 @@ class WebAdapter(HttpAdapter):
         return json_response({"id": message_id, "state": "kept"}, 202)
 
     async def _open(self, name: str, conversation: str, text: str) -> None:
-        """Create a conversation, unless it exists, with the first line of a text as its title."""
+        """Create a conversation, if it does not exist, with the first line of a text as the title."""
         if await self._chats().conversation(name, conversation) is None:
             await self._chats().open(name, conversation, title=_title(text) or "Untitled")
             self._logs[name].list_anew()
 
     async def _upload(self, request: Request) -> Response:
-        """Store an uploaded file. Later, a message refers to the file by its hash."""
         require_own_page(request)
         name = await self._who(request)
         param = request.query_params.get("name", "")
@@ -969,10 +960,7 @@ class WebAdapter(HttpAdapter):
         return json_response(file.to_json(), 201)
 
     async def _file(self, request: Request) -> Response:
-        """Return a file from this person's chat.
-
-        Browsers display only images of safe types, and download all other files.
-        """
+        """Return a file from the person's chat."""
         name, sha256 = await self._who(request), request.path_params["sha256"]
         file = await self._find_file(name, sha256, request.query_params.get("entry"))
         if file is None:
@@ -995,7 +983,7 @@ class WebAdapter(HttpAdapter):
         return StreamingResponse(_rejoin_pieces(first, pieces), media_type=media_type, headers=headers)
 
     async def _find_file(self, name: str, sha256: str, entry_id: str | None = None) -> ShownFile | None:
-        """Return a file that the person has uploaded, or that the named entry or a recent entry shows."""
+        """Return a file that the person has uploaded or that an entry shows."""
         shown_file = self._uploaded[name].get(sha256) or self._logs[name].file(sha256)
         if shown_file is None and entry_id is not None:
             entry = await self._entry(name, entry_id)
@@ -1023,7 +1011,7 @@ class WebAdapter(HttpAdapter):
         caption: str | None = None,
         metadata: Metadata | None = None,
     ) -> SendResult:
-        """Show a file that is in the store."""
+        """Show a stored file on the page."""
         if chat_id not in self._logs:
             return _nobody()
         entry_id = _entry_id(metadata)
@@ -1167,10 +1155,7 @@ class WebAdapter(HttpAdapter):
         )
 
     async def send_typing(self, chat_id: str, metadata: Metadata | None = None) -> None:
-        """Show for some seconds that an answer is being written.
-
-        The messages that are being answered lose the notice that they are waiting.
-        """
+        """Show a typing indicator on the page for a few seconds."""
         log = self._logs.get(chat_id)
         if log is not None:
             log.typing(_read_conversation_id(metadata))
@@ -1199,12 +1184,12 @@ class WebAdapter(HttpAdapter):
     async def update_card(
         self, chat_id: str, message_id: str, card: Card, metadata: Metadata | None = None
     ) -> SendResult:
-        """Update a card to its current state."""
+        """Replace the text and the buttons of a card."""
         buttons = tuple((button.label, button.value) for button in card.buttons)
         return await self._change_entry(chat_id, message_id, {"text": card.text, "buttons": buttons})
 
     async def _note(self, name: str, message_id: str, note: str) -> SendResult:
-        """Show a notice at a message that no agent has read yet. "" removes the notice."""
+        """Show a notice at a message that no agent has read, or remove the notice."""
         entry = await self._entry(name, message_id)
         if entry is not None and entry.note != note and not (entry.answered or entry.gone):
             await self._show(name, replace(entry, note=note))
@@ -1214,11 +1199,7 @@ class WebAdapter(HttpAdapter):
     async def _show_entries(
         self, name: str, *entries: Entry, title: str, read: Iterable[str] = ()
     ) -> SendResult:
-        """Show entries to a person. `read` contains the ids of the messages that the agent has read.
-
-        Answers to messages of a deleted conversation are not shown. An entry that the page already shows is
-        not shown twice, also after a restart.
-        """
+        """Show entries to a person. `read` contains the ids of the messages that the agent has read."""
         conversation, ids = entries[-1].conversation, tuple(read)
         if not entries[-1].draft and await self._entry(name, entries[-1].entry_id) is not None:
             return SendResult.sent(entries[-1].entry_id)
@@ -1243,7 +1224,7 @@ class WebAdapter(HttpAdapter):
         return SendResult.sent(entry.entry_id)
 
     async def _read_by(self, name: str, entry: Entry, ids: tuple[str, ...]) -> list[Entry]:
-        """Return the messages that an agent has read, marked so that they can no longer be edited."""
+        """Mark the messages that an agent has read, and return the changed entries."""
         entries = [await self._entry(name, message_id) for message_id in ids]
         return [
             replace(item, answered=True, note="")
@@ -1258,7 +1239,7 @@ def _attachment(file: ShownFile) -> Attachment:
 
 
 async def _rejoin_pieces(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the first piece of a file, which the caller has read already, and then the other pieces."""
+    """Yield the first piece of a file, followed by the remaining pieces."""
     yield first
     async for piece in rest:
         yield piece
@@ -1316,7 +1297,7 @@ def _message_id(told: Json) -> str:
 
 
 def _base(request: Request) -> str:
-    """Return the path of the page, including the mount point of the routes."""
+    """Return the path of the chat page, including the mount point of the routes."""
     return f"{request.scope.get('root_path', '')}/chat"
 
 
@@ -1325,7 +1306,7 @@ def _hidden(session: str) -> str:
 
 
 def _cookie_name(request: Request) -> str:
-    """Return the name of the cookie, with the port, because browsers share cookies among ports."""
+    """Return the name of the session cookie, which contains the port of the server."""
     port = request.headers.get("host", "").rpartition(":")[2]
     return f"postroom_chat_{port}" if re.fullmatch(r"[0-9]{1,5}", port) else "postroom_chat"
 

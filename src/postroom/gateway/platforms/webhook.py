@@ -103,7 +103,7 @@ RouteName = Annotated[
 
 
 class Scheme(StrEnum):
-    """The way in which a caller authenticates."""
+    """The authentication method of a webhook caller."""
 
     POSTROOM = "postroom"
     GITHUB = "github"
@@ -111,7 +111,7 @@ class Scheme(StrEnum):
 
 
 class HookTable(Table, frozen=True, kw_only=True):
-    """The table [platforms.webhook.routes.<name>]: a caller's authentication and address for answers."""
+    """The settings of one webhook caller, from the table `[platforms.webhook.routes.<name>]`."""
 
     secret: Secret = Secret()
     """The shared secret, with at least 16 characters."""
@@ -143,13 +143,15 @@ class HookTable(Table, frozen=True, kw_only=True):
 
 
 class HookRoute(HookTable, frozen=True, kw_only=True):
-    """The table of one caller, and the name of the caller."""
+    """The settings of one webhook caller, with the name of the caller."""
 
     name: str
 
 
 def check_signature(secret: str, headers: Mapping[str, str], content: bytes, *, now: int) -> None:
-    """Check the `v1=` signature of a request, and that its timestamp is within five minutes of `now`.
+    """Check the `v1=` signature and the timestamp of a request.
+
+    The timestamp must be within five minutes of `now`.
 
     Raises:
         Refused: The signature is missing, wrong or too old.
@@ -164,7 +166,7 @@ def check_signature(secret: str, headers: Mapping[str, str], content: bytes, *, 
 
 
 def check_caller(route: HookRoute, headers: Mapping[str, str], body: bytes, *, now: int) -> None:
-    """Check that the sender of a request knows the route's secret.
+    """Check that the caller of a route knows the secret of the route.
 
     Raises:
         Refused: The request is not authenticated.
@@ -194,7 +196,9 @@ _DELIVERY_HEADERS: Final = {
 
 
 def read_delivery_id(route: HookRoute, headers: Mapping[str, str], body: bytes) -> str:
-    """Return the delivery id, or a hash of the content if there is no id. Repetitions have the same result.
+    """Return the delivery id of a request, or a hash of the body if there is no id.
+
+    A repeated delivery has an equal id.
 
     Raises:
         Refused: The id is invalid.
@@ -210,16 +214,17 @@ def read_delivery_id(route: HookRoute, headers: Mapping[str, str], body: bytes) 
 def may_command(route: HookRoute) -> bool:
     """Return whether a message of this route may be a chat command.
 
-    The first character of a command must come from the operator or a trusted caller. Text by strangers in a
-    repository is never a command, even if it begins with a slash.
+    Text by strangers is never a command, even if the text begins with a slash.
     """
     return route.scheme is Scheme.POSTROOM if route.prompt is None else route.prompt.startswith("/")
 
 
 def build_prompt(template: str | None, data: Mapping[str, Json], body: bytes) -> str:
-    """Return the prompt: the filled template, or else the `text` of the body, or else the whole body.
+    """Return the prompt for the agent.
 
-    Fields inside inserted values are not replaced. A missing value is replaced by an empty string.
+    With a template, the prompt is the template filled with values from the body. Without a template, the
+    prompt is the field `text` of the body, or the whole body. A missing value becomes an empty string.
+    Placeholders inside inserted values are not replaced.
 
     Raises:
         Refused: The prompt is blank or too long.
@@ -258,8 +263,7 @@ def missing_field(template: str | None, data: Mapping[str, Json]) -> str | None:
 def foreign_fields(route: HookRoute, data: Mapping[str, Json], body: bytes) -> dict[str, Json]:
     """Return the beginning of each value that the prompt takes from the body, keyed by field.
 
-    If the scheme is `postroom` and there is no template, the result is empty, because the caller itself
-    writes to the agent.
+    The result is empty if a trusted caller writes the whole prompt.
     """
     if route.prompt is not None:
         names = dict.fromkeys(match[1] for match in _FIELD.finditer(route.prompt))
@@ -295,7 +299,7 @@ def _as_text(value: Json | _Absent) -> str:
 
 
 def read_conversation_name(data: Mapping[str, Json]) -> str | None:
-    """Return the `conversation` that a body names, or None if it names none.
+    """Return the field `conversation` of a body, or None if the field is missing.
 
     Raises:
         Refused: The name is invalid.
@@ -309,9 +313,9 @@ def read_conversation_name(data: Mapping[str, Json]) -> str | None:
 
 
 def classify_response(status: int, retry_after: str | None, *, now: int) -> SendResult:
-    """Convert the status code from the receiver of an answer to the result of sending the answer.
+    """Convert the status code of a callback to the result of sending an answer.
 
-    After 500, 502 or 504, the answer may have been accepted. A redirect is not followed.
+    After the status 500, 502 or 504, the receiver may have accepted the answer.
     """
     if 200 <= status < 300:
         return SendResult.sent()
@@ -333,7 +337,7 @@ _KINDS: Final = {
 
 
 def _wait(text: str | None, now: int) -> int | None:
-    """Parse a Retry-After header, in seconds or as a date, and return None if it is missing or invalid."""
+    """Parse a Retry-After header; return None if the header is missing or invalid."""
     if text is None:
         return None
     if re.fullmatch(r"[0-9]{1,9}", text):
@@ -352,7 +356,7 @@ MAX_SIGNATURES: Final = 50_000
 
 
 class WebhookOptions(PlatformConfig, frozen=True, kw_only=True):
-    """The table [platforms.webhook]."""
+    """The settings in the table `[platforms.webhook]`."""
 
     routes: Annotated[Mapping[RouteName, HookTable], Meta(min_length=1)]
     """The callers, keyed by name. The name is part of the address that the caller calls."""
@@ -498,7 +502,7 @@ class WebhookAdapter(HttpAdapter):
     async def send(
         self, chat_id: str, content: str, reply_to: str | None = None, metadata: Metadata | None = None
     ) -> SendResult:
-        """Post an answer to the callback of its route, or keep it until the caller fetches it."""
+        """Post an answer to the callback of the route, or keep the answer until the caller fetches it."""
         route, fields = self._routes.get(chat_id.partition("/")[0]), metadata or {}
         if route is None:
             return SendResult.failed(SendErrorKind.NOT_FOUND, "no webhook route has the name of this chat")
@@ -549,10 +553,7 @@ class WebhookAdapter(HttpAdapter):
 
 
 class _Answers:
-    """The answers that callers can fetch, keyed by the answered message.
-
-    The oldest answers are removed if there are too many.
-    """
+    """The answers that callers can fetch, keyed by the answered message."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, list[dict[str, Any]]] = OrderedDict()
@@ -579,7 +580,7 @@ def _answers_at(name: str, delivery: str) -> str:
 
 
 def _whole(request: Request, path: str) -> str:
-    """Return the public path of a webhook's URL, including the path at which the server is mounted."""
+    """Return the public path of a webhook, including the mount point of the server."""
     return f"{request.scope.get('root_path', '')}{path}"
 
 

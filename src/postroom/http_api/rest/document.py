@@ -67,10 +67,9 @@ _REQUEST_ID: Final = {
 
 
 def document(*, session_cookie: str, administration: Sequence[Operation] = ()) -> dict[str, Any]:
-    """Return the document as plain data.
+    """Return the OpenAPI document as plain data.
 
-    `session_cookie` is the name of this server's log-in cookie. `administration` contains the operations
-    below /admin.
+    `session_cookie` is the name of the login cookie. `administration` contains the operations below /admin.
     """
     schemas = Schemas((*MAIL_OPERATIONS, *administration))
     administered: dict[str, dict[str, Any]] = {}
@@ -150,21 +149,21 @@ def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
         security_of = [*_security(_CHANGERS if operation.changes else _LOOKERS), scopes]
     else:
         security_of = [{"operator": []}] if operation.who is Who.OPERATOR else [{"operator": []}, scopes]
+    if operation.changes:
+        content = {"schema": reference(operation.command), "example": build_example(operation.command)}
+        has_key = KEY_FIELD in operation.command.__struct_fields__
+        input_of: dict[str, Any] = {
+            **({"parameters": [{"$ref": "#/components/parameters/IdempotencyKey"}]} if has_key else {}),
+            "requestBody": {"required": True, "content": {JSON: content}},
+        }
+    else:
+        input_of = {"parameters": _query(operation.command)}
     return {
         "operationId": operation.name,
         "summary": operation.summary,
-        **(_change(operation) if operation.changes else {"parameters": _query(operation.command)}),
+        **input_of,
         "responses": responses,
         "security": security_of,
-    }
-
-
-def _change(operation: Operation) -> dict[str, Any]:
-    content = {"schema": reference(operation.command), "example": build_example(operation.command)}
-    has_key = KEY_FIELD in operation.command.__struct_fields__
-    return {
-        **({"parameters": [{"$ref": "#/components/parameters/IdempotencyKey"}]} if has_key else {}),
-        "requestBody": {"required": True, "content": {JSON: content}},
     }
 
 
@@ -218,7 +217,7 @@ def _security(who: tuple[list[str], ...]) -> list[dict[str, list[str]]]:
 
 @cache
 def encoded(*, session_cookie: str, administration: tuple[Operation, ...] = ()) -> bytes:
-    """Return the document as encoded JSON, which is generated at the first request."""
+    """Return the OpenAPI document as JSON bytes, which are generated at the first call."""
     return msgspec.json.encode(document(session_cookie=session_cookie, administration=administration))
 
 

@@ -9,7 +9,7 @@ A reader that reconnects with `Last-Event-ID`, as browsers do, gets each missed 
 import asyncio
 from collections.abc import AsyncGenerator
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -53,14 +53,24 @@ class EventService:
         self._listeners = 0
 
     async def answer(self, request: Request) -> Response:
-        """Return the events, or a stream of events.
+        """Return stored events, or a stream of new events.
 
         Raises:
             InvalidArgument: A field, or the last event id, is invalid.
             ServerUnavailable: Too many clients are already listening.
             PostroomError: The log cannot be followed.
         """
-        query, caller = _read_query(request), read_caller(request)
+        query = read_command(FollowEvents, query_arguments(request.scope["query_string"], _LISTS))
+        last = request.headers.get(LAST_ID)
+        if last is not None and _wants_stream(request):
+            if not (last.isascii() and last.isdigit() and len(last) <= 16):
+                raise InvalidArgument(
+                    f"the header {LAST_ID} is not the number of an event",
+                    value=last[:60],
+                    remedy="send the `id` of the last event that you received",
+                )
+            query = msgspec.structs.replace(query, after=int(last))
+        caller = read_caller(request)
         if request.method == "HEAD":
             return _as_json(await self._following.events(_at_once(query), caller))
         if _wants_stream(request):
@@ -102,7 +112,6 @@ class EventService:
         self._listeners -= 1
 
     async def _events(self, asked: FollowEvents, found: EventsView, caller: Caller) -> AsyncGenerator[str]:
-        """Yield events as they occur, and heartbeats that contain the position in the log."""
         loop = asyncio.get_running_loop()
         until = loop.time() + LIFE.total_seconds()
         yield sse.retry(RETRY_MS)
@@ -133,21 +142,6 @@ def _at_once(asked: FollowEvents) -> FollowEvents:
 
 def _as_json(found: EventsView) -> Response:
     return Response(msgspec.json.encode(found), media_type=JSON)
-
-
-def _read_query(request: Request) -> FollowEvents:
-    arguments: dict[str, Any] = query_arguments(request.scope["query_string"], _LISTS)
-    query = read_command(FollowEvents, arguments)
-    last = request.headers.get(LAST_ID)
-    if last is None or not _wants_stream(request):
-        return query
-    if not (last.isascii() and last.isdigit() and len(last) <= 16):
-        raise InvalidArgument(
-            f"the header {LAST_ID} is not the number of an event",
-            value=last[:60],
-            remedy="send the `id` of the last event that you received",
-        )
-    return msgspec.structs.replace(query, after=int(last))
 
 
 def _wants_stream(request: Request) -> bool:

@@ -18,7 +18,7 @@ MAX_FIELDS: Final = 2_000
 
 
 def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
-    """Return the fields of a query. A list field is repeated for each entry.
+    """Return the fields of a query; a list field is repeated in the query for each entry.
 
     Raises:
         InvalidArgument: The query is not UTF-8, has too many fields, or repeats a field that is not a list.
@@ -47,7 +47,7 @@ def query_arguments(query: bytes, lists: frozenset[str]) -> dict[str, Any]:
 
 
 async def body_arguments(request: Request) -> dict[str, Any]:
-    """Return the fields of a JSON body, and the idempotency key from the header.
+    """Return the fields of a JSON body, together with the idempotency key from the header.
 
     Raises:
         HTTPException: The type of the body is not JSON (415).
@@ -56,7 +56,15 @@ async def body_arguments(request: Request) -> dict[str, Any]:
     kind, _, _ = request.headers.get("content-type", "").partition(";")
     if kind.strip().lower() != JSON:
         raise HTTPException(415, f"the body's content type is not {JSON}", headers={"Accept-Post": JSON})
-    values = _object(await request.body())
+    try:
+        values = msgspec.json.decode(await request.body())
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise InvalidArgument(
+            f"the body is not valid JSON: {reason}"[:300], remedy="send one JSON object in UTF-8"
+        ) from error
+    if not isinstance(values, dict):
+        raise InvalidArgument("the body is not a JSON object", remedy="send the fields as one JSON object")
     header = request.headers.get(KEY_HEADER)  # the guard passes at most one of these headers
     if header is None:
         return values
@@ -69,20 +77,7 @@ async def body_arguments(request: Request) -> dict[str, Any]:
     return {**values, KEY_FIELD: key}
 
 
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise InvalidArgument(
-            f"the body is not valid JSON: {reason}"[:300], remedy="send one JSON object in UTF-8"
-        ) from error
-    if not isinstance(value, dict):
-        raise InvalidArgument("the body is not a JSON object", remedy="send the fields as one JSON object")
-    return value
-
-
 def list_fields(schema: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the fields that are lists, according to the schema of an MCP tool."""
+    """Return the names of all fields in a tool's schema that are lists."""
     properties: Mapping[str, Mapping[str, Any]] = schema["properties"]
     return frozenset(name for name, kind in properties.items() if kind.get("type") == "array")

@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from postroom.contracts.mail import Attachment
 from postroom.contracts.operations import Operation
 from postroom.http_api.rest.document import BYTES, DOCUMENT, EVENTS, encoded
 from postroom.http_api.rest.event_routes import EventService
@@ -24,7 +23,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def rest_paths() -> frozenset[str]:
-    """Return all addresses of the REST interface, for the guard."""
+    """Return all paths of the REST interface."""
     return frozenset({DOCUMENT, EVENTS, *(operation.path for operation in MAIL_OPERATIONS)})
 
 
@@ -35,10 +34,10 @@ def rest_routes(
     session_cookie: str,
     administration: tuple[Operation, ...] = (),
 ) -> list[Route]:
-    """Return the routes of operations, of events, and of the OpenAPI document.
+    """Return the routes for mail operations, events and the OpenAPI document.
 
-    `permissions` lists the callers that each route accepts. `session_cookie` is the name of the log-in cookie
-    for the pages. The document also describes the operations in `administration`.
+    `session_cookie` is the name of the login cookie. The OpenAPI document also describes the operations in
+    `administration`.
     """
     events_of = EventService(following)
 
@@ -70,23 +69,19 @@ def _operation_route(operation: Operation, calls: Calls) -> Route:
             follows=request.headers.get(TRACEPARENT),
             is_file_taken=True,
         )
-        if isinstance(answer, tuple):
-            return _file(*answer)
+        if isinstance(answer, tuple):  # a file is a download, which a browser never executes
+            attachment, content = answer
+            headers = {
+                "Content-Disposition": f"attachment; filename*=UTF-8''{quote(attachment.name, safe='')}",
+                "Content-Security-Policy": "sandbox; default-src 'none'",
+                "X-Content-Type-Options": "nosniff",
+                "Cache-Control": "private, no-cache",
+                "ETag": f'"{attachment.sha256}"',
+            }
+            return Response(content, media_type=BYTES, headers=headers)
         return Response(msgspec.json.encode(answer), media_type=JSON)
 
     return _route(operation.path, operation.method, perform)
-
-
-def _file(attachment: Attachment, content: bytes) -> Response:
-    """Return a file as a download, which a browser never executes."""
-    headers = {
-        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(attachment.name, safe='')}",
-        "Content-Security-Policy": "sandbox; default-src 'none'",
-        "X-Content-Type-Options": "nosniff",
-        "Cache-Control": "private, no-cache",
-        "ETag": f'"{attachment.sha256}"',
-    }
-    return Response(content, media_type=BYTES, headers=headers)
 
 
 def _route(path: str, method: str, endpoint: Endpoint) -> Route:

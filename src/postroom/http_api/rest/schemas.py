@@ -48,7 +48,7 @@ PROBLEM: Final[dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryField:
-    """A query field of a reading operation."""
+    """A field in the query of a GET request."""
 
     name: str
     schema: dict[str, Any]
@@ -56,12 +56,19 @@ class QueryField:
 
 
 class Schemas:
-    """The response schemas of some operations, and `parts`, the schemas to which they refer."""
+    """The response schemas of operations, and in `parts` the schemas that they refer to."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         in_json = [row for row in operations if row.name != WHOLE_ATTACHMENT.name]
         changes = [row.command for row in operations if row.changes]
-        kinds = [*(_result_type(row) for row in in_json), *changes]
+        kinds = list[Any]()
+        for row in in_json:  # the type of a result, without `Response`, the result of a forwarded call
+            choices = get_args(row.answer)
+            is_passed_on = Response in choices
+            kinds.append(
+                next(kind for kind in choices if kind is not Response) if is_passed_on else row.answer
+            )
+        kinds += changes
         schemas, parts = msgspec.json.schema_components(kinds, ref_template=_AT)
         self._answers = dict(zip((row.name for row in in_json), schemas, strict=False))
         for record in vars(work).values():
@@ -72,24 +79,13 @@ class Schemas:
         self.parts = {name: parts[name] for name in sorted(parts)}
 
     def answer(self, operation: Operation) -> dict[str, Any]:
-        """Return the schema of an operation's response.
-
-        The response of get_attachment contains the bytes of a file.
-        """
+        """Return the schema of an operation's response."""
         schema = dict(self._answers.get(operation.name, {"type": "string", "format": "binary"}))
         key = operation.answer_key
         return {"type": "object", "properties": {key: schema}, "required": [key]} if key else schema
 
 
-def _result_type(operation: Operation) -> Any:
-    """Return the type of an operation's result, without `Response`, the result of a forwarded call."""
-    choices = [kind for kind in get_args(operation.answer) if kind is not Response]
-    is_passed_on = Response in get_args(operation.answer)
-    return choices[0] if is_passed_on else operation.answer
-
-
 def _as_text(schema: Any) -> Any:
-    """Return a schema with times as texts, the form that responses use."""
     if isinstance(schema, list):
         return [_as_text(part) for part in schema]
     if not isinstance(schema, dict):
@@ -105,7 +101,7 @@ def reference(command: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def query_fields(command: type[msgspec.Struct]) -> Iterator[QueryField]:
-    """Yield the query fields of a reading operation. A query cannot express null, so no field may be null."""
+    """Yield the query fields of an operation; no field may be null."""
     _, parts = msgspec.json.schema_components([command])
     schema = parts[command.__name__]
     for name, field in schema["properties"].items():
@@ -177,7 +173,7 @@ _OF_ONE_COMMAND: Final[Mapping[str, Mapping[str, Any]]] = {
 
 
 def build_example(command: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return readable example arguments for a command."""
+    """Return example arguments for a command."""
     needed = [field.name for field in msgspec.structs.fields(command) if field.required]
     return {**{name: VALUES[name] for name in needed}, **_OF_ONE_COMMAND.get(command.__name__, {})}
 
@@ -258,7 +254,7 @@ ADMINISTRATIVE: Final[tuple[type[errors.PostroomError], ...]] = (
 
 
 def codes_by_status(kinds: Sequence[type[errors.PostroomError]] = MAIL) -> dict[int, tuple[str, ...]]:
-    """Return the possible error codes for each status, in order."""
+    """Return the possible error codes for each HTTP status, in ascending order."""
     by_status: defaultdict[int, set[str]] = defaultdict(set)
     for kind in kinds:
         by_status[STATUSES[kind]].add(kind.code)

@@ -42,7 +42,7 @@ from postroom.stores.mail.store import MailStore
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """The contents of a commit: files, keyed by path, and the messages in these files."""
+    """The contents of one commit in the archive of a project."""
 
     project: Project
     files: dict[str, bytes] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Batch:
 
     @property
     def subject(self) -> str:
-        """The subject line of the commit."""
+        """The subject line of the commit that writes the batch."""
         if not self.messages:
             gone = len(self.deleted)
             return f"mail: {gone} deleted" if gone else "mail: agents and reservations"
@@ -70,7 +70,10 @@ class Batch:
 
 
 def gather(tx: MailReads, project: Project, records: Sequence[str]) -> Batch:
-    """Return the files of records, which are named `<kind>:<id>`. Deleted records have no files."""
+    """Return a batch with the archive files of the given records.
+
+    Each record is named `<kind>:<id>`.
+    """
     batch = Batch(project=project)
     batch.files[layout.PROJECT_FILE] = layout.project_file(project)
     wanted: dict[str, list[int]] = {"agent": [], "message": [], "reservation": []}
@@ -105,7 +108,10 @@ def gather(tx: MailReads, project: Project, records: Sequence[str]) -> Batch:
 
 
 def gather_deletions(tx: MailReads, batch: Batch, deletions: Sequence[Mapping[str, Any]]) -> None:
-    """Add deletions to a batch, but keep attachments to which another message refers."""
+    """Add the deletions of messages to a batch.
+
+    Attachments that remaining messages use stay in the archive.
+    """
     project_id = batch.project.id
     for deletion in deletions:
         batch.deleted += [(number, sent_at) for number, sent_at in deletion["messages"]]
@@ -129,11 +135,9 @@ def _gather_threads(tx: MailReads, batch: Batch, thread_ids: Sequence[str]) -> N
 
 
 def differing_files(batch: Batch, blobs: Mapping[str, str], repository: ArchiveRepository) -> list[str]:
-    """Return the paths of the files in a batch that are missing or different in the archive.
+    """Return the paths of a batch's files that are missing or different in the archive.
 
-    A file in the layout of an older release counts as equal if its fields are equal. Digests of threads are
-    skipped, because they are generated from the messages. `blobs` contains the hashes of the files in the
-    archive. Blocks.
+    `blobs` maps the paths in the archive to Git hashes. Blocks.
 
     Raises:
         ArchiveUnavailable: A file cannot be read.
@@ -187,7 +191,7 @@ _LARGEST: Final = 16 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreMark:
-    """Identifies a store by its id and by the newest known log entry of each project, keyed by slug."""
+    """The identity of a store: the store's id, and the newest log entry of each project."""
 
     store_id: str
     logs: Mapping[str, int] = field(default_factory=dict)
@@ -196,7 +200,7 @@ class StoreMark:
 
 
 def read_mark(folder: Path) -> StoreMark | None:
-    """Return the mark in the mark file of a folder, or None if there is no mark file.
+    """Return the mark in the mark file of a folder, or None if the folder has no mark file.
 
     Raises:
         ConfigError: The mark file is invalid.
@@ -221,7 +225,7 @@ def read_mark(folder: Path) -> StoreMark | None:
 
 
 def write_mark(folder: Path, mark: StoreMark) -> None:
-    """Write the mark file atomically, so that a reader sees the old or the new content.
+    """Write the mark file of a folder atomically.
 
     Raises:
         OSError: The folder cannot be created or written.
@@ -239,7 +243,7 @@ def write_mark(folder: Path, mark: StoreMark) -> None:
 
 
 def repositories(folder: Path) -> list[str]:
-    """Return the slugs of the repositories in an archive, or no slugs if the folder does not exist."""
+    """Return the slugs of the repositories in an archive folder."""
     return sorted(path.stem for path in folder.glob("*.git"))
 
 
@@ -261,10 +265,7 @@ class Author:
 
 
 class Archive:
-    """Writes the records of projects into their repositories under `root`.
-
-    The class performs the effects of the outbox that are addressed to the archive.
-    """
+    """Writes the records of projects into Git repositories under `root`."""
 
     lease = timedelta(minutes=5)
     together = True
@@ -281,9 +282,10 @@ class Archive:
         batch: int = 200,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`batch` is the maximum number of records in a commit.
+        """Set the folder, the store and the author of the archive.
 
-        `may_write` returns whether this server may write the archive now.
+        `batch` is the maximum number of records in a commit. `may_write` returns whether this server may
+        write the archive now.
         """
         self.root = root
         self.at_once = batch
@@ -306,7 +308,7 @@ class Archive:
         """
 
     def repository(self, slug: str) -> ArchiveRepository:
-        """Open the repository of a project. Create the repository if it is missing.
+        """Open the repository of a project, and create a missing repository.
 
         Raises:
             ArchiveUnavailable: Git is missing, or the folder is not writable.
@@ -322,13 +324,13 @@ class Archive:
         return known_repository
 
     def serves(self, target: str) -> bool:
-        """Return True, because one server writes the repositories of all projects."""
+        """Return whether this server may write the archive now."""
         return self._may_write()
 
     async def perform(self, rows: Sequence[OutboxMessage]) -> Performed:
         """Write the records of a project in one commit.
 
-        If the same records are written again, nothing changes, because the files are the same.
+        Repeated writes of a record are safe.
 
         Raises:
             ArchiveUnavailable: No record was written. The rows stay in the outbox.
@@ -352,7 +354,6 @@ class Archive:
         return Performed()
 
     def _empty(self, slug: str, human_key: str, merged_into: str) -> None:
-        """Remove all files from the repository of a merged project, and record the target of the merge."""
         repository = self.repository(slug)
         removed = [path for path in repository.paths() if path != layout.PROJECT_FILE]
         data = layout.moved_project_file(slug, human_key, merged_into)
@@ -367,8 +368,6 @@ class Archive:
         *,
         may_write: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Write records, named `<kind>:<id>`, and remove files, from a single snapshot of the store."""
-
         def look(tx: MailReads) -> Batch | None:
             project = tx.project_by_id(project_id)
             if project is None:
@@ -415,7 +414,7 @@ class Archive:
     async def rebuild(self, project: Project, *, page: int = 200) -> int:
         """Write all records of a project to its repository, and return the number of records.
 
-        Files that have not changed are not written again, so the call can be repeated at any time.
+        The call may be repeated at any time.
 
         Raises:
             ArchiveUnavailable: Only some records were written. Call this again.
@@ -447,7 +446,7 @@ class Archive:
         return await self.rebuild(project)
 
     async def lost_head(self, project: Project) -> bool:
-        """Return whether the repository of a project exists, but its HEAD is missing or damaged."""
+        """Return whether the repository of a project has a missing or damaged HEAD."""
         return await asyncio.to_thread(head_is_lost, self.root / f"{project.slug}.git")
 
     async def write_head(self, project: Project) -> None:
@@ -459,10 +458,9 @@ class Archive:
         await asyncio.to_thread(write_head, self.root / f"{project.slug}.git")
 
     async def differing(self, project: Project, *, page: int = 200) -> list[str]:
-        """Return the files in the archive that differ from the database.
+        """Return the paths of archive files that differ from the database.
 
-        Records that wait to be archived are skipped. Records that change during the comparison are compared
-        again.
+        Records that wait to be archived are not compared.
 
         Raises:
             ArchiveUnavailable: The archive cannot be read.
@@ -499,7 +497,6 @@ class Archive:
 
 
 def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -> Batch:
-    """Return the files of those `records` that do not wait to be archived."""
     rows = tx.outbox.open(ARCHIVE, limit=100_000)
     waiting = {record for row in rows for record in list_records(row.payload)}
     batch = gather(tx, project, [record for record in records if record not in waiting])
@@ -509,12 +506,10 @@ def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -
 
 
 def _place(repository: ArchiveRepository, message: Message) -> str:
-    """Return the path of the file of a recalled message. The path contains the deleted subject."""
     return next(_places(repository, [(message.id, message.created_at)]), layout.message_path(message))
 
 
 def _places(repository: ArchiveRepository, messages: Sequence[tuple[int, int]]) -> Iterator[str]:
-    """Yield the paths of messages. Each message is given by its id and the time when it was sent."""
     ids = {number for number, _ in messages}
     for folder in sorted({layout.message_folder(sent_at) for _, sent_at in messages}):
         yield from (path for path in repository.paths(f"{folder}/") if layout.parse_message_path(path) in ids)

@@ -33,46 +33,46 @@ _FILE = re.compile(r"^messages/\d{4}/\d{2}/(\d+)-[a-z0-9-]*\.md$")
 
 
 def agent_path(name: str) -> str:
-    """Return the path of the profile of an agent."""
+    """Return the path of an agent's profile in the archive."""
     return f"agents/{name}/profile.json"
 
 
 def message_folder(sent_at: int) -> str:
-    """Return the folder for the month in which a message was sent."""
+    """Return the archive folder for the month in which a message was sent."""
     moment = datetime.fromtimestamp(sent_at / 1000, tz=UTC)
     return f"messages/{moment:%Y}/{moment:%m}"
 
 
 def message_path(message: Message) -> str:
-    """Return the path of a message's file, which the id makes unique and the subject makes readable."""
+    """Return the archive path of a message, which contains the message id and a shortened subject."""
     slug = re.sub(r"[^a-z0-9]+", "-", message.subject.casefold()).strip("-")[:_SLUG_CHARS].strip("-")
     # Existing archives use this name. If the name changed, their old files would stay in the archive.
     return f"{message_folder(message.created_at)}/{message.id}-{slug or 'letter'}.md"
 
 
 def thread_path(thread_id: str) -> str:
-    """Return the path of a thread's digest. Colons are escaped, because some file systems forbid them."""
+    """Return the archive path of a thread's digest."""
     return f"threads/{thread_id.replace('%', '%25').replace(':', '%3A')}.md"
 
 
 def reservation_path(reservation_id: int) -> str:
-    """Return the path of a reservation."""
+    """Return the archive path of a reservation."""
     return f"reservations/{reservation_id}.json"
 
 
 def attachment_path(sha256: str) -> str:
-    """Return the path of the bytes of an attachment."""
+    """Return the archive path of an attachment's content."""
     return f"attachments/{sha256[:2]}/{sha256}"
 
 
 def parse_message_path(path: str) -> int | None:
-    """Return the id of the message whose file has this path, or None if no message has such a file."""
+    """Return the message id in an archive path, or None for paths of other files."""
     match = _FILE.match(path)
     return int(match[1]) if match else None
 
 
 def project_file(project: Project) -> bytes:
-    """Return the file of a project."""
+    """Return the content of a project's archive file."""
     return _json(
         {
             "id": project.id,
@@ -87,12 +87,12 @@ def project_file(project: Project) -> bytes:
 
 
 def moved_project_file(slug: str, human_key: str, merged_into: str) -> bytes:
-    """Return the file of a merged project, which names the target of the merge."""
+    """Return the archive file of a merged project, which names the target of the merge."""
     return _json({"slug": slug, "human_key": human_key, "merged_into": merged_into})
 
 
 def agent_file(agent: Agent) -> bytes:
-    """Return the file of an agent's profile. The file never contains tokens."""
+    """Return the content of an agent's archive file, which contains no tokens."""
     return _json(
         {
             "id": agent.id,
@@ -108,7 +108,7 @@ def agent_file(agent: Agent) -> bytes:
 
 
 def reservation_file(reservation: Reservation) -> bytes:
-    """Return the file of a reservation."""
+    """Return the content of a reservation's archive file."""
     ended = reservation.released_at
     return _json(
         {
@@ -131,7 +131,7 @@ def reservation_file(reservation: Reservation) -> bytes:
 def message_file(
     message: Message, project: Project, recipients: Sequence[Recipient], attachments: Sequence[Attachment]
 ) -> bytes:
-    """Return the file of a message."""
+    """Return the content of a message's archive file."""
     fields: dict[str, Any] = {
         "id": message.id,
         "project": project.slug,
@@ -158,7 +158,7 @@ def message_file(
 
 
 def read_message_file(content: bytes) -> tuple[dict[str, Any], str]:
-    """Return the front matter and the body in the file of a message.
+    """Return the front matter and the body of a message's archive file.
 
     Raises:
         ValueError: The file has another format.
@@ -177,7 +177,7 @@ def read_message_file(content: bytes) -> tuple[dict[str, Any], str]:
 
 
 def thread_file(thread_id: str, messages: Sequence[Message], left_out: int) -> bytes:
-    """Return the file with the digest of a thread."""
+    """Return the content of the archive file for a thread's digest."""
     lines = [f"# {_one_line(messages[0].subject) or 'Thread'}", "", f"Thread `{thread_id}`"]
     if left_out:
         lines.append(f"\n{left_out} earlier messages are omitted here.")
@@ -191,7 +191,7 @@ def thread_file(thread_id: str, messages: Sequence[Message], left_out: int) -> b
 
 
 def parse_time(value: object) -> int | None:
-    """Return a time that is stored in a file, or None if the time is missing."""
+    """Return the milliseconds since 1970 for an ISO time in an archive file, or None for a missing time."""
     return from_iso(value) if isinstance(value, str) else None
 
 
@@ -214,7 +214,7 @@ def _json(value: dict[str, Any]) -> bytes:
 
 
 def foreign_profile(profile: Mapping[str, Any]) -> tuple[str, bytes]:
-    """Return the name of an agent, and the archive file for its profile, from the data of another system.
+    """Return the name and the archive file of an agent that was imported from another system.
 
     Raises:
         InvalidName: The name is not valid for an agent.
@@ -226,7 +226,7 @@ def foreign_profile(profile: Mapping[str, Any]) -> tuple[str, bytes]:
 def foreign_message(
     slug: str, message: Mapping[str, Any], *, body_md: str, sender: str, recipients: Sequence[str], now: int
 ) -> tuple[str, bytes]:
-    """Return the path and the archive file of a message from another system.
+    """Return the path and the archive file of a message that was imported from another system.
 
     Raises:
         InvalidArgument: The message has no integer `id`.

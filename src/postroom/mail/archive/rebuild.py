@@ -28,7 +28,7 @@ _TOLD: Final = 500
 
 @dataclass(slots=True)
 class _Found:
-    """The rows that were read, keyed by table, and the ids that connect rows."""
+    """The database rows that were read from an archive."""
 
     rows: dict[str, list[Row]] = field(default_factory=dict)
     agents: dict[str, int] = field(default_factory=dict)
@@ -43,7 +43,9 @@ class _Found:
 
 
 def read_archive(repositories: Mapping[str, ArchiveRepository]) -> dict[str, list[Row]]:
-    """Return all rows from repositories, keyed by table, in an order in which they can be inserted.
+    """Return the rows of all repositories, keyed by table.
+
+    The order of the tables respects references between rows.
 
     Raises:
         StoreCorrupt: A file has the wrong format. The error names the file.
@@ -67,7 +69,7 @@ def read_archive(repositories: Mapping[str, ArchiveRepository]) -> dict[str, lis
 
 
 async def read_root(root: Path, author: tuple[str, str]) -> dict[str, list[Row]]:
-    """Return all rows from the repositories under `root`, without a database.
+    """Return the rows of all repositories under the folder `root`, keyed by table.
 
     Raises:
         InvalidPath: The folder contains no archive of a project.
@@ -80,7 +82,7 @@ async def read_root(root: Path, author: tuple[str, str]) -> dict[str, list[Row]]
 
 
 async def write_rows(rows: Mapping[str, list[Row]], root: Path, store: MailStore) -> dict[str, int]:
-    """Fill an empty store with the projects read under `root`, and return the number of rows in each table.
+    """Insert the rows of an archive into an empty store, and return the number of rows per table.
 
     Raises:
         StateError: The store contains mail already. Nothing was changed.
@@ -93,7 +95,7 @@ async def write_rows(rows: Mapping[str, list[Row]], root: Path, store: MailStore
 
 
 def no_archive(root: Path) -> InvalidPath:
-    """Return the error that a folder contains no archive."""
+    """Return the error for a folder that contains no archive."""
     return InvalidPath(
         f"no archive at {root}: it has no folder <project>.git that postroom wrote",
         value=str(root),
@@ -102,12 +104,12 @@ def no_archive(root: Path) -> InvalidPath:
 
 
 def holds_archive(root: Path) -> bool:
-    """Return whether a folder contains files that may be an archive, without writing anything."""
+    """Return whether a folder contains files that may be an archive."""
     return any(path.is_dir() and any(path.iterdir()) for path in root.glob("*.git"))
 
 
 def read_creation_times(root: Path, slugs: Sequence[str], *, author: tuple[str, str]) -> dict[str, int]:
-    """Return when projects were created, as far as their repositories state the time.
+    """Return the creation times in the archives of projects, keyed by slug.
 
     Raises:
         ArchiveUnavailable: A repository cannot be read.
@@ -164,7 +166,6 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
 
 
 def _message_files(slug: str, repository: ArchiveRepository) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of messages, and report the progress at intervals."""
     total = len(repository.paths("messages/"))
     for done, value in enumerate(repository.walk("messages/")):
         if not done % _TOLD:
@@ -250,10 +251,7 @@ def _read_message(found: _Found, project: Row, where: str, content: bytes) -> No
 
 
 def _tie_aliases(found: _Found) -> None:
-    """Make the names of merged projects aliases of the projects that contain their records now.
-
-    The target of a merge may itself have been merged into another project.
-    """
+    """Make the name of each merged project an alias of the project into which it was merged."""
     ids = {project["slug"]: project["id"] for project in found.rows.get("projects", [])}
     into = {project["slug"]: project["merged_into"] for project in found.moved}
     for project in found.moved:
@@ -266,7 +264,7 @@ def _tie_aliases(found: _Found) -> None:
 
 
 def _tie_messages(found: _Found) -> None:
-    """Number the messages in the inbox of each recipient, in the order in which they were sent."""
+    """Number the messages in each recipient's inbox in the order of sending."""
     seqs: dict[int, int] = {}
     for row, head, slug in sorted(found.messages, key=lambda message: message[0]["id"]):
         found.add("messages", row)

@@ -92,7 +92,7 @@ HEAD: Final = b"ref: refs/heads/main\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """The result of a call of Git: the exit code, the output, and the text on standard error."""
+    """The exit code, the output and the error output of a Git command."""
 
     code: int
     out: bytes
@@ -100,10 +100,10 @@ class Answer:
 
 
 class GitProgram:
-    """Runs `git` in a bare repository. A call that does not end within the timeout is stopped."""
+    """Runs Git commands in a bare repository, each with a timeout."""
 
     def __init__(self, program: str, folder: Path, timeout: timedelta) -> None:
-        """Find the program.
+        """Find the Git program on the search path.
 
         Raises:
             ArchiveUnavailable: The program is not installed.
@@ -127,7 +127,7 @@ class GitProgram:
         }
 
     def run(self, *arguments: str, stdin: bytes = b"", patience: int = 1) -> bytes:
-        """Run a command that must succeed, and return its output.
+        """Run a Git command, and return the command's output.
 
         Raises:
             ArchiveUnavailable: The command failed, could not be started, or did not end within `patience`
@@ -139,7 +139,7 @@ class GitProgram:
         return answer.out
 
     def ask(self, *arguments: str, stdin: bytes = b"", patience: int = 1) -> Answer:
-        """Run a command that may fail, and return its result.
+        """Run a Git command that may fail, and return the command's exit code and output.
 
         Raises:
             ArchiveUnavailable: The command could not be started, or did not end within `patience` times the
@@ -176,7 +176,7 @@ class GitProgram:
         return Answer(code=process.returncode, out=out, complaint=complaint.decode("utf-8", "replace"))
 
     def failure(self, command: str, answer: Answer) -> ArchiveUnavailable:
-        """Return the error for a failed call, with Git's error output."""
+        """Return an error with the error output of a failed Git command."""
         text = " ".join(answer.complaint.split())
         shown = text[:STDERR_SHOWN] or f"it ended with exit code {answer.code} and no message"
         return ArchiveUnavailable(
@@ -188,7 +188,7 @@ class GitProgram:
 
 
 def remedy_for(said: str) -> str | None:
-    """Return the remedy for a failure with this message, or None if there is no specific remedy."""
+    """Return the remedy for an error message of Git, or None for an unknown message."""
     return next((remedy for words, remedy in _REMEDIES if words in said), None)
 
 
@@ -205,7 +205,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def head_is_lost(folder: Path) -> bool:
-    """Return whether the HEAD of a repository is missing or damaged. Blocks."""
+    """Return whether the HEAD of a repository is missing or damaged.
+
+    Blocks.
+    """
     try:
         return (folder / "objects").is_dir() and (folder / "HEAD").read_bytes() != HEAD
     except FileNotFoundError:
@@ -215,7 +218,9 @@ def head_is_lost(folder: Path) -> bool:
 
 
 def write_head(folder: Path) -> None:
-    """Write the HEAD of a repository. Blocks.
+    """Write the HEAD file of a repository.
+
+    Blocks.
 
     Raises:
         ArchiveUnavailable: The file cannot be written.
@@ -260,7 +265,7 @@ Newlines and tabs do not match.
 
 
 def checked_path(path: str) -> str:
-    """Return a path if it is safe in the archive and in every checkout of the archive.
+    """Return a path unchanged if an archive may contain a file with this path.
 
     Raises:
         InvalidPath: The path is empty, absolute or too long, leaves the tree, or names a file of Git.
@@ -275,7 +280,7 @@ def checked_path(path: str) -> str:
 
 
 def checked_identity(name: str, email: str) -> str:
-    """Return `Name <email>`, the format for the author of a commit.
+    """Return `Name <email>`, the author's identity in a Git commit.
 
     Raises:
         InvalidArgument: A part is blank, or contains angle brackets or control characters.
@@ -290,7 +295,7 @@ def checked_identity(name: str, email: str) -> str:
 
 
 def message(subject: str, body: str, trailers: Sequence[tuple[str, str]]) -> str:
-    """Return a commit message with a subject of one line, the body, and the trailers.
+    """Return a commit message that consists of a subject line, a body and trailers.
 
     Raises:
         InvalidArgument: The key of a trailer is invalid.
@@ -309,7 +314,7 @@ def message(subject: str, body: str, trailers: Sequence[tuple[str, str]]) -> str
 
 
 def file_changes(files: Mapping[str, bytes]) -> bytes:
-    """Return the lines of the import stream that add or replace `files`.
+    """Return the `git fast-import` commands that add or replace files.
 
     Raises:
         InvalidPath: A path is not safe, or is used both as a file and as the folder of another file.
@@ -326,7 +331,7 @@ def file_changes(files: Mapping[str, bytes]) -> bytes:
 
 
 def file_removals(paths: Sequence[str]) -> bytes:
-    """Return the lines of the import stream that remove files. Git ignores missing files.
+    """Return the `git fast-import` commands that remove files.
 
     Raises:
         InvalidPath: A path is not safe.
@@ -337,10 +342,9 @@ def file_removals(paths: Sequence[str]) -> bytes:
 def commit_stream(
     *, ref: str, identity: str, now: int, text: str, changes: bytes, parent: str | None
 ) -> bytes:
-    """Return the complete import stream for a commit. Git's answer to the stream is the id of the commit.
+    """Return the `git fast-import` stream for one commit.
 
-    `ref` is a name that occurs only in this stream. A reset in the stream removes this ref before Git writes
-    any ref, so it never remains, even after a failure or a kill.
+    `ref` is a temporary ref name, which must be unique.
     """
     who = f"{identity} {now // 1000} +0000"
     head = f"commit {ref}\nmark :1\nauthor {who}\ncommitter {who}\n".encode()
@@ -363,7 +367,7 @@ def _one_line(text: str) -> str:
 
 
 def _fault(path: str) -> str | None:
-    """Return why a path is not safe, or None if it is safe."""
+    """Return the reason why a path is not safe in an archive, or None for a safe path."""
     try:
         encoded = path.encode()
     except UnicodeEncodeError:
@@ -412,20 +416,15 @@ GROUP_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """A file in a tree."""
-
     path: str
     blob: str
     size: int
 
 
 class ArchiveRepository:
-    """A bare Git repository, to which commits are only added.
+    """A bare Git repository to which commits are only added.
 
-    Several writers, in threads or processes, may share a repository. Writers take turns. A writer that finds
-    that the branch has moved builds its commit again on the new tip. The timeout limits the wait for a turn
-    and each call of Git. Calls that read the whole repository may take ten times as long. All methods block,
-    so call them on a worker thread.
+    Several threads and processes may write to a repository. All methods block.
     """
 
     def __init__(self, git: GitProgram, identity: str) -> None:
@@ -442,7 +441,9 @@ class ArchiveRepository:
         timeout: timedelta = timedelta(seconds=60),
         program: str = "git",
     ) -> "ArchiveRepository":
-        """Open the repository at `path`, and create a missing repository. Concurrent calls are safe.
+        """Open the repository at `path`, and create a missing repository.
+
+        Concurrent calls are safe.
 
         Raises:
             InvalidArgument: The name or the address of the author is not valid in a commit.
@@ -458,7 +459,7 @@ class ArchiveRepository:
 
     @property
     def is_made(self) -> bool:
-        """Whether the repository exists, or False if the folder is unreadable, which `open` then reports."""
+        """Whether the repository exists and its folder is readable."""
         try:
             return (self._git.folder / "HEAD").exists()
         except OSError:
@@ -474,12 +475,10 @@ class ArchiveRepository:
         trailers: Sequence[tuple[str, str]] = (),
         now: int,
     ) -> str | None:
-        """Add or replace files in one commit on the branch, and return the id of the commit.
+        """Add, replace and remove files in one commit, and return the commit id.
 
-        Return None if the archive contains exactly these files already. So a batch can be written again
-        safely, even if it is unknown whether the first write succeeded. Files in `removed` are removed from
-        the newest tree, but not from earlier commits. Nothing else is ever removed. The subject becomes one
-        line of at most 72 characters, and the value of each trailer becomes one line.
+        Return None if the archive already has the given content, so a repeated write is safe. Removed files
+        remain in earlier commits.
 
         Raises:
             InvalidPath: A path is not safe, a file would replace a folder, or a folder would replace a file.
@@ -510,7 +509,7 @@ class ArchiveRepository:
         )
 
     def tip(self) -> str | None:
-        """Return the id of the newest commit, or None if there is no commit."""
+        """Return the id of the newest commit, or None for an empty repository."""
         answer = self._git.ask("for-each-ref", "--format=%(objectname)", BRANCH)
         # If Git cannot read a branch file, it only warns. Do not treat this as a missing branch.
         if answer.code != 0 or answer.complaint:
@@ -518,7 +517,7 @@ class ArchiveRepository:
         return answer.out.decode().strip() or None
 
     def existing(self, paths: Iterable[str]) -> set[str]:
-        """Return the members of `paths` that are files in the newest commit.
+        """Return the given paths that exist as files in the newest commit.
 
         Raises:
             InvalidPath: A path is not safe.
@@ -531,7 +530,7 @@ class ArchiveRepository:
         return {entry.path for group in groups for entry in self._list(tip, group)}
 
     def read(self, path: str) -> bytes | None:
-        """Return a file in the newest commit, or None if there is no such file.
+        """Return the content of a file in the newest commit, or None for a missing file.
 
         Raises:
             InvalidPath: The path is not safe.
@@ -544,11 +543,9 @@ class ArchiveRepository:
         return next((content for _, content in self._contents(entries)), None)
 
     def walk(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        """Yield the files of the newest commit in the folder `prefix`, or all files, ordered by path.
+        """Yield the path and content of each file below the folder `prefix`, ordered by path.
 
-        All files come from the same commit, even if other commits are written in the meantime. All paths are
-        in memory, and contents are read in groups. No Git process runs between two groups, so the caller may
-        be slow.
+        All files come from the same commit.
 
         Raises:
             InvalidPath: The prefix is not safe.
@@ -556,7 +553,7 @@ class ArchiveRepository:
         return self._walk(_folder(prefix))
 
     def paths(self, prefix: str = "") -> list[str]:
-        """Return the paths of all files in the folder `prefix` of the newest commit, in order.
+        """Return the paths of all files below the folder `prefix` in the newest commit, in order.
 
         Raises:
             InvalidPath: The prefix is not safe.
@@ -564,18 +561,16 @@ class ArchiveRepository:
         return [entry.path for entry in self._below(_folder(prefix))]
 
     def blobs(self) -> dict[str, str]:
-        """Return Git's hash of every file in the newest commit, keyed by path."""
+        """Return the Git hash of every file in the newest commit, keyed by path."""
         return {entry.path: entry.blob for entry in self._below([])}
 
     def commit_count(self) -> int:
-        """Return the number of commits on the branch."""
+        """Return the number of commits in the repository."""
         tip = self.tip()
         return 0 if tip is None else int(self._git.run("rev-list", "--count", tip, patience=LONG))
 
     def check(self) -> list[str]:
-        """Return the findings of `git fsck --strict`, and the stale lock files.
-
-        Unreachable objects are not reported, because a repeated or interrupted batch leaves some of them.
+        """Return the findings of `git fsck --strict` and the paths of stale lock files.
 
         Raises:
             ArchiveUnavailable: The check could not be made.
@@ -595,10 +590,10 @@ class ArchiveRepository:
         ]
 
     def tidy(self, now: int) -> bool:
-        """Combine packs if there are over 50 packs or 2,000 loose objects. Return whether this was done.
+        """Combine packs if the repository has over 50 packs or 2,000 loose objects.
 
-        Temporary files of processes that died more than an hour before `now` are removed, too. No object is
-        deleted, so concurrent writers are safe, and readers never have to wait.
+        Return whether packs were combined. Delete temporary files that dead processes left more than an hour
+        before `now`. Concurrent reads and writes are safe.
 
         Raises:
             ArchiveUnavailable: Git failed. Nothing is lost.
@@ -615,10 +610,6 @@ class ArchiveRepository:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait until no other writer is active, and keep other writers waiting until the end of the block.
-
-        The wait of others also ends when this process dies.
-        """
         path = self._git.folder / TURN_FILE
         patience = self._git.timeout.total_seconds()
         lock = FileLock(path, timeout=patience, mode=0o600, poll_interval=0.005)
@@ -640,7 +631,7 @@ class ArchiveRepository:
             lock.release()
 
     def _build(self, parent: str | None, text: str, changes: bytes, now: int) -> str:
-        """Write the objects of a batch, and return the commit, to which the branch does not refer yet."""
+        """Write the objects of a commit, and return the id of the commit, which no branch contains yet."""
         stream = commit_stream(
             ref=f"refs/postroom/{uuid.uuid4().hex}",
             identity=self._identity,
@@ -661,7 +652,6 @@ class ArchiveRepository:
         return answer.out.decode().strip()
 
     def _changes_something(self, parent: str | None, built: str, removed: Sequence[str]) -> bool:
-        """Return whether a new tree differs from its parent's tree. Raise an error if it has lost a file."""
         if parent is None:
             return True
         changed = self._git.run("diff-tree", "-r", "-z", "--name-status", "--no-renames", parent, built)
@@ -677,7 +667,6 @@ class ArchiveRepository:
         return bool(changed)
 
     def _list(self, tip: str, paths: Sequence[str], *, below: bool = False) -> list[_Entry]:
-        """Return the files at `paths` in a commit. With `below`, also return the files in these folders."""
         options = ["-r"] if below else []
         listed = self._git.run("ls-tree", "-z", "-l", *options, "--", tip, *paths)
         return [entry for line in listed.split(b"\0") if (entry := _entry(line)) is not None]
@@ -691,7 +680,6 @@ class ArchiveRepository:
             yield from self._contents(group)
 
     def _contents(self, entries: Sequence[_Entry]) -> Iterator[tuple[str, bytes]]:
-        """Yield the path and the content of each entry, after one process has read all of them."""
         if not entries:
             return
         data = "".join(f"{entry.blob}\n" for entry in entries).encode()
@@ -725,7 +713,7 @@ class ArchiveRepository:
 
 
 def _create(git: GitProgram) -> None:
-    """Create the repository in a temporary folder, and rename it, so that nobody sees it incomplete."""
+    """Create the repository atomically, so that no other process sees an incomplete repository."""
     folder = git.folder
     fresh = GitProgram(git.program, folder.with_name(f".{folder.name}-{uuid.uuid4().hex}"), git.timeout)
     try:
@@ -746,12 +734,10 @@ def _create(git: GitProgram) -> None:
 
 
 def _folder(prefix: str) -> list[str]:
-    """Return the argument that selects one folder, or no argument for the whole tree."""
     return [checked_path(prefix.removesuffix("/"))] if prefix else []
 
 
 def _entry(line: bytes) -> _Entry | None:
-    """Return the entry in a line of `ls-tree -l`, or None if it is not a regular file."""
     facts, _, path = line.partition(b"\t")
     if not facts.startswith(b"100"):
         return None
@@ -767,10 +753,6 @@ def _entry(line: bytes) -> _Entry | None:
 
 
 def _groups(items: Iterable[T], size: Callable[[T], int], limit: int) -> Iterator[list[T]]:
-    """Split items into groups of at most `limit` bytes and `GROUP_ITEMS` items.
-
-    A larger item forms a separate group.
-    """
     group: list[T] = []
     held = 0
     for item in items:

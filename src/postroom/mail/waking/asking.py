@@ -1,28 +1,27 @@
 """Questions of active runs to people. A question is stored at once, and asked at the end of the turn."""
 
-from contextlib import suppress
+from collections.abc import Sequence
 from itertools import count
 from typing import Final, Literal, NotRequired, TypedDict
 
 from postroom.contracts.errors import IllegalTransition, InvalidArgument, UnknownAgent
 from postroom.contracts.mail import Agent, Project
 from postroom.contracts.messages import Boundary, DeliveryMode, Message
-from postroom.contracts.plain_answers import HUMAN
-from postroom.contracts.questions import NOBODY, OPERATOR, YES_OR_NO, QuestionKind, asked_for
+from postroom.contracts.questions import ASKED_AGAIN, OPERATOR, YES_OR_NO, QuestionKind, asked_for
 from postroom.contracts.quoting import is_blank
 from postroom.contracts.records import replace
 from postroom.contracts.runners import MAX_RUNS_AT_ONCE
 from postroom.contracts.runs import AnsweredTicket, OnTimeout, RunWaitingTicket
-from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
-from postroom.contracts.waking import AskedQuestion, question_number
+from postroom.contracts.waking import AskedQuestion, not_replaced, question_number
 from postroom.mail.commands import AskPerson
 from postroom.mail.context import WriteContext
-from postroom.mail.identity import acting, acting_active, find_address, find_person
+from postroom.mail.identity import acting, acting_active, find_address, person_remedy
 from postroom.mail.projects import PERSONS, full_address
-from postroom.mail.waking.open_questions import ASKED_AGAIN, retired
+from postroom.mail.waking.open_questions import ASK, retired
 from postroom.mail.waking.prompts import (
     ASKED,
     ASKING_LANES,
+    MAX_ASKED,
     agent_thread,
     asking_thread,
     decision_told,
@@ -31,15 +30,16 @@ from postroom.mail.waking.prompts import (
 
 STARTER: Final = "starter"
 """The address of the person or agent who wrote the message that started the run."""
+_NO_SERVER = "only a running server can ask questions"
+_START = "start it: `postroom up`"
 _OWN_RUN = "pass the id of your run, which is in the environment variable POSTROOM_RUN"
 
 
 class AskedView(TypedDict):
-    """A stored question. The question is asked when the run has ended its turn, so end the turn now.
+    """A question to a person, and its state.
 
-    If the question was asked before, `asked` is false, and `state` states whether it is still open. If it was
-    answered, `answer` is the answer: continue with it. Without `answer`, the person can still withdraw the
-    answer, which comes by mail. A closed question gets no answer any more.
+    A new question is shown to the person when the run ends its turn. `answer` is present if the question was
+    already answered. A closed question never gets an answer.
     """
 
     question_id: str
@@ -51,7 +51,9 @@ class AskedView(TypedDict):
 
 
 def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
-    """Store a question to a person. The question is asked when the run ends its turn.
+    """Store a question to a person.
+
+    The person sees the question when the run ends its turn.
 
     Raises:
         IllegalTransition: The agent has no such active run.
@@ -71,30 +73,53 @@ def ask_person(context: WriteContext, asked: AskPerson) -> AskedView:
     run_id = _find_run(context, asked)
     question = _question(context, asked, home, agent, run_id)
     before = context.tx.questions(run_id)
-    same = [item for item in before if item.text == question.text]
-    for item in same:
-        if item.asked == question.asked:
-            question = replace(question, id=item.id)
-        else:  # nobody has seen the question yet, because it is shown only after the turn
-            context.tx.unask(run_id, agent.id, item.id, context.now)
-    is_new = not question.id
-    if is_new:
-        numbers = (question_number(run_id, question.text, context.now, salt) for salt in count())
-        taken = [question.id for question in before]
-        question = replace(question, id=next(number for number in numbers if number not in taken))
-    _keep(context, agent, run_id, question)
-    if is_new:
-        return {"question_id": question.id, "asked": True}
-    return {"question_id": question.id, "asked": False, "state": "open"}
+    for item in not_replaced(before):
+        if (item.text, item.asked) == (question.text, question.asked):
+            _keep(context, agent, run_id, item, [])
+            return {"question_id": item.id, "asked": False, "state": "open"}
+    former = _former(context, run_id, question.text)
+    for ticket, has_answer in former:
+        if ticket.asked == question.asked and not ticket.is_over(context.now):
+            if not has_answer:
+                _keep(context, agent, run_id, replace(question, id=ticket.ticket_id), before, is_open=True)
+            state: Literal["open", "answered"] = "answered" if has_answer else "open"
+            return {"question_id": ticket.ticket_id, "asked": False, "state": state}
+    numbers = (question_number(run_id, question.text, context.now, salt) for salt in count())
+    taken = [*(item.id for item in before), *(ticket.ticket_id for ticket, _ in former)]
+    number = next(number for number in numbers if number not in taken)
+    _keep(context, agent, run_id, replace(question, id=number), before)
+    replaced = [ticket for ticket, has_answer in former if not has_answer]
+    if replaced and (run := context.tx.run_of(run_id)) is not None:  # nobody may answer these questions now
+        closed = [AnsweredTicket.asked_again(one, agent.name, number, now=context.now) for one in replaced]
+        context.tx.put_questions(replace(run, answered=(*run.answered, *closed)))
+        context.tx.note_withdrawn(run_id, agent.id, [one.ticket_id for one in replaced], now=context.now)
+    return {"question_id": number, "asked": True}
+
+
+def _former(context: WriteContext, run_id: str, text: str) -> list[tuple[RunWaitingTicket, bool]]:
+    """Return the questions with a text that earlier turns of a run have left open.
+
+    With each question comes whether an answer to it has arrived in this turn.
+
+    Raises:
+        ThreadsNeeded: The change has not locked the thread of the run.
+    """
+    run = context.tx.run_of(run_id)
+    asked = run.waiting.tickets if run is not None and run.waiting is not None else ()
+    tickets = [ticket for ticket in asked if ticket.tool_name == ASK and ticket.reason == text]
+    if run is None or not tickets:
+        return []
+    if context.waking is None:
+        raise IllegalTransition(_NO_SERVER, value=text, remedy=_START)
+    arrived = context.waking.arrived(run)
+    former = [(ticket, ticket.tool_call_id in arrived) for ticket in tickets]
+    return [(ticket, has_answer) for ticket, has_answer in former if has_answer or ticket in run.open_tickets]
 
 
 def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -> AskedView:
-    """Restore the question of a call whose result is stored under an idempotency key, and return the result.
+    """Return the state of a question that an earlier call with the same key asked.
 
-    If the server crashes or the attempt fails, the question is removed with the attempt. The next attempt
-    repeats the call and gets the stored result, so the question must exist again under the same id. A
-    question that is open or answered is not asked again. The result contains the state and the answer of such
-    a question.
+    If the earlier attempt failed before anybody saw the question, the question is asked again.
 
     Raises:
         IllegalTransition: The question does not exist, and the agent has no such active run.
@@ -108,18 +133,29 @@ def ask_person_again(context: WriteContext, asked: AskPerson, kept: AskedView) -
     else:
         run_id = _find_run(context, asked)
         run, is_open = context.tx.run_of(run_id), True
-    for answered in run.answered if run is not None else ():
-        if number in (answered.ticket.tool_call_id, answered.ticket.ticket_id):
-            return _ended(answered, is_delivered=bool(run_id) or not is_open)
-    if run_id and not context.tx.has_asked(run_id, number):
+    before = context.tx.questions(run_id) if run_id else []
+    if number in [item.id for item in before]:
+        is_open = number in [item.id for item in not_replaced(before)]
+        return {"question_id": number, "asked": False, "state": "open" if is_open else "closed"}
+    answers, tickets = (run.answered, run.open_tickets) if run is not None else ((), ())
+    seen = [*tickets, *(one.ticket for one in answers if not one.is_unseen)]
+    for answered in answers:
+        ticket = answered.ticket
+        if number not in (ticket.tool_call_id, ticket.ticket_id):
+            continue
+        is_replaced = any(one.reason == ticket.reason and one.updated_at >= ticket.updated_at for one in seen)
+        if is_replaced or not answered.is_unseen:
+            arrived = context.waking.arrived(run) if run_id and run is not None and context.waking else ()
+            is_delivered = bool(run_id) and ticket.tool_call_id not in arrived
+            return _ended(answered, is_delivered=is_delivered or not is_open)
+    if run_id and number not in [ticket.tool_call_id for ticket in tickets]:
         question = _question(context, asked, home, agent, run_id)
-        _keep(context, agent, run_id, replace(question, id=number))
+        _keep(context, agent, run_id, replace(question, id=number), before)
         return {"question_id": number, "asked": True}
     return {"question_id": number, "asked": False, "state": "open" if is_open else "closed"}
 
 
 def _ended(answered: AnsweredTicket, *, is_delivered: bool) -> AskedView:
-    """Return how a question ended, with its answer if nobody can withdraw the answer any more."""
     number = answered.ticket.ticket_id
     if not answered.is_answer:
         return {"question_id": number, "asked": False, "state": "closed"}
@@ -142,21 +178,18 @@ def _find_run(context: WriteContext, asked: AskPerson) -> str:
 
 
 def _is_outside(context: WriteContext, asked: AskPerson, agent: Agent) -> bool:
-    """Return whether a program that a person has started asks, and not a run."""
     return not (asked.run_id or context.caller.run_id) and context.tx.runner(agent.id) is None
 
 
 def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: AskedQuestion) -> AskedView:
-    """Store a run that waits for the answer, and then sends it to the agent as mail.
+    """Store a run that waits for the answer to the question and sends the answer to the agent by mail.
 
     Raises:
         IllegalTransition: This process executes no runs, the agent has too many open questions, or the former
             question cannot be closed.
     """
     if context.waking is None:
-        raise IllegalTransition(
-            "only a running server can ask questions", value=question.text, remedy="start it: `postroom up`"
-        )
+        raise IllegalTransition(_NO_SERVER, value=question.text, remedy=_START)
     number = question_number(agent.id, question.text, context.now, context.dice.random())
     threads = _threads(home, agent, number)
     context.tx.lock_projects([home.id])  # the same question, asked at the same time, is one question
@@ -175,15 +208,21 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
         before = answered.ticket.reason, answered.ticket.asked
         if before == (question.text, question.asked) and answered.is_answer:
             return _ended(answered, is_delivered=False)
-    if not free:
+    if not same and sum(bool(run.open_tickets) for run in asking.values()) >= MAX_ASKED:
         raise IllegalTransition(
-            f"{agent.name} already has {ASKING_LANES} open questions, the maximum",
+            f"{agent.name} already has {MAX_ASKED} open questions, the maximum",
             value=question.text,
             remedy="wait until some are answered; people see them with `postroom questions list`",
         )
+    if not free:
+        raise IllegalTransition(
+            f"too many answers to earlier questions of {agent.name} are not delivered yet",
+            value=question.text,
+            remedy="wait until some of these answers have come by mail, then ask again",
+        )
     context.waking.ask(free[0], agent, replace(question, id=number))
     for run, ticket in same:  # the action or the kind of answer differs, so nobody may answer this question
-        closed = closed_by_another(agent.name, ticket, number, now=context.now)
+        closed = AnsweredTicket.asked_again(ticket, agent.name, number, now=context.now).decision
         told = Message.user(closed.reason or "", id=f"{ASKED_AGAIN}-{number}")
         mode = DeliveryMode(
             boundary=Boundary.NEXT_STEP,
@@ -201,21 +240,10 @@ def _ask_outside(context: WriteContext, home: Project, agent: Agent, question: A
     return {"question_id": number, "asked": True}
 
 
-def closed_by_another(name: str, ticket: RunWaitingTicket, number: str, *, now: int) -> ToolCallResume:
-    """Return the decision that closes a question that the agent has asked again as question `number`."""
-    return ToolCallResume(
-        decision_id=f"{ASKED_AGAIN}/{ticket.ticket_id}/{number}",
-        action=ResumeDecisionAction.CANCEL,
-        reason=f"{name} has asked this again as question {number}",
-        updated_at=now,
-        by=NOBODY,
-    )
-
-
 def close_questions(context: WriteContext, home: Project, agent: Agent) -> None:
-    """Cancel the waiting runs of an agent that was retired, which closes their questions.
+    """Cancel the waiting runs of a retired agent, which closes the agent's open questions.
 
-    A run that has an answer continues with it.
+    A run that already has an answer continues.
 
     Raises:
         ThreadsNeeded: The change must be repeated with the threads of these runs.
@@ -233,21 +261,31 @@ def close_questions(context: WriteContext, home: Project, agent: Agent) -> None:
 
 
 def _threads(home: Project, agent: Agent, number: str) -> list[str]:
-    """Return the threads for questions outside runs, beginning with the most likely one for a number."""
     lanes = [(int(number[0], 16) + place) % ASKING_LANES for place in range(ASKING_LANES)]
     return [asking_thread(home.slug, agent.name, lane) for lane in lanes]
 
 
-def _keep(context: WriteContext, agent: Agent, run_id: str, question: AskedQuestion) -> None:
-    """Store a question of an active run."""
-    if not context.tx.ask(run_id, agent.id, question, context.now):
+def _keep(
+    context: WriteContext,
+    agent: Agent,
+    run_id: str,
+    question: AskedQuestion,
+    before: Sequence[AskedQuestion],
+    *,
+    is_open: bool = False,
+) -> None:
+    asked_at = max([context.now, *(item.asked_at + 1 for item in before)])
+    question = replace(question, asked_at=asked_at)
+    if not context.tx.ask(run_id, agent.id, question, context.now, is_open=is_open):
         raise IllegalTransition(f"{agent.name} has no active run {run_id!r}", value=run_id, remedy=_OWN_RUN)
+    # Nobody has seen the former question yet, because the run asks only when it ends its turn.
+    replaced = [item.id for item in not_replaced(before) if item.text == question.text]
+    context.tx.note_withdrawn(run_id, agent.id, replaced, now=context.now)
 
 
 def _question(
     context: WriteContext, asked: AskPerson, home: Project, agent: Agent, run_id: str
 ) -> AskedQuestion:
-    """Return the question that a call asks, without an id."""
     if is_blank(asked.question):
         raise InvalidArgument("the question has no text", value=asked.question[:80], remedy="write it")
     kind = asked_for(
@@ -268,7 +306,7 @@ def _question(
         raise InvalidArgument(
             "on_timeout 'no' works only for a yes or no question",
             value=asked.on_timeout,
-            remedy="use on_timeout 'cancel', or 'default' with a default",
+            remedy="use on_timeout 'cancel', or pass on_timeout 'default' and a value for default",
         )
     if kind.kind is QuestionKind.FILE and not _starters(context, run_id):
         raise InvalidArgument(
@@ -304,13 +342,12 @@ def _question(
 
 
 def _starters(context: WriteContext, run_id: str) -> list[int]:
-    """Return the numbers of the messages that started a run, or no numbers outside a run."""
     run = context.tx.run_of(run_id) if run_id else None
     return messages_named(run.input.trigger_message_ids if run and run.input else ())
 
 
 def _address(context: WriteContext, written: str, home: Project, run_id: str) -> str:
-    """Return the full address of a person or agent who may or may not answer.
+    """Return the full address of a person or agent that a question names.
 
     Raises:
         UnknownAgent: Nobody has this address.
@@ -324,12 +361,9 @@ def _address(context: WriteContext, written: str, home: Project, run_id: str) ->
         except UnknownAgent as error:
             if written.startswith(PERSONS) or "@" in written:
                 raise
-            remedy = (
+            remedy = person_remedy(context, written) or (
                 "name a person (human:NAME), operator or starter, or leave out `to`: then anyone may answer"
             )
-            with suppress(UnknownAgent):
-                _, named = find_person(context.tx, context.projects, written)
-                remedy = f"for the person, write {HUMAN}{named.name}"
             raise UnknownAgent(error.message, value=written, remedy=remedy, details=error.details) from error
     numbers = _starters(context, run_id)
     messages = context.tx.messages(numbers[:1])

@@ -4,6 +4,7 @@ The change that starts a run also assigns the messages to it. A change in which 
 assigns these messages. The change that ends the run also writes the answer.
 """
 
+import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -18,10 +19,12 @@ from postroom.contracts.limits import BUDGET_TOOL
 from postroom.contracts.mail import AddressedAgent, Agent, Message, Outcome, Project, Received
 from postroom.contracts.messages import Boundary
 from postroom.contracts.messages import Message as RunMessage
-from postroom.contracts.questions import IN_WINDOW, NOBODY
+from postroom.contracts.questions import ASKED_AGAIN, IN_WINDOW, NOBODY
 from postroom.contracts.quoting import one_line, without_escapes
 from postroom.contracts.records import from_plain, replace
+from postroom.contracts.runners import RunnerKind
 from postroom.contracts.runs import (
+    ASKING,
     RunRecord,
     RunStatus,
     RunWaitingState,
@@ -32,17 +35,24 @@ from postroom.contracts.runs import (
     agent_of,
 )
 from postroom.contracts.tasks import TASK_THREAD
+from postroom.contracts.tools import ToolCallResume
 from postroom.contracts.tracing import OFF, Span, Tracing, message_trace, run_trace
-from postroom.contracts.waking import Accept, AskedQuestion, MessageRun
+from postroom.contracts.waking import Accept, AskedQuestion, MessageRun, not_replaced
 from postroom.log import get_logger
 from postroom.mail.context import Rules, WriteContext
 from postroom.mail.notes import notes_to_give
 from postroom.mail.reservations import in_run, release_reserved_in
 from postroom.mail.sending import Addressee, NewMessage, refusals, reply_subject, store_message, wake_readers
 from postroom.mail.tasks import MAX_REASON_LENGTH, block_unfinished, give_back
-from postroom.mail.waking.open_questions import ASKED_AGAIN, retired, takes_reply, ticket_of
+from postroom.mail.waking.open_questions import (
+    ASK,
+    BEFORE_SEEN,
+    close_unseen,
+    retired,
+    takes_reply,
+    ticket_of,
+)
 from postroom.mail.waking.prompts import (
-    ASKING,
     DECISION,
     NO_WORDS,
     NOTES,
@@ -92,11 +102,10 @@ def begin(  # noqa: PLR0913 - the facts about a start
     *,
     is_question: bool = False,
 ) -> RunInput:
-    """Assign messages to the run of an agent, record that the run is active, and return its mail.
+    """Assign messages to the run of an agent, record that the run is active, and return the run's mail.
 
-    `before` is the run as an earlier execution has stored it. `answered` contains the questions whose answers
-    let the run continue, and `closed` those that were closed without an answer. A run without input is not
-    recorded as active. `is_question` is the same as in `begin_run`.
+    `before` is the run as stored by an earlier execution. `answered` lists the questions that got an answer,
+    and `closed` the questions that got none.
     """
     now = messages_named([message.id or "" for message in messages])
     message_ids = before.input.trigger_message_ids if before is not None and before.input is not None else ()
@@ -105,7 +114,10 @@ def begin(  # noqa: PLR0913 - the facts about a start
     has_work = bool(assigned) or any(not messages_named([message.id or ""]) for message in messages)
     if agent is not None and has_work:
         gets = answered if is_question or agent.runner is not None else ()
-        tx.begin_run(run_id, agent.agent.id, tx.now(), answered=gets, is_question=is_question)
+        lost = tx.begin_run(run_id, agent.agent.id, tx.now(), answered=gets, is_question=is_question)
+        if lost:
+            why = f"its server or its lease was lost {BEFORE_SEEN}"
+            close_unseen(tx, run_id, agent.agent.id, lost, why)
         if closed:
             tx.withdraw_questions(run_id, agent.agent.id, closed, now=tx.now())
     if not assigned:
@@ -120,7 +132,7 @@ def begin(  # noqa: PLR0913 - the facts about a start
 
 
 def unread(tx: MailReads, whose: AgentName, messages: Sequence[RunMessage]) -> tuple[RunMessage, ...]:
-    """Return the members of `messages` that the agent has not read and that were not recalled."""
+    """Return the messages that the agent has not read and that nobody recalled."""
     addressed = tx.agent_addressed(*whose)
     ids = messages_named([message.id or "" for message in messages])
     deliveries = {} if addressed is None else tx.received(addressed.agent.id, ids)
@@ -137,12 +149,7 @@ def unread(tx: MailReads, whose: AgentName, messages: Sequence[RunMessage]) -> t
 def _assign(
     tx: MailWrites, whose: AgentName, run_id: str, ids: Sequence[int], *, told: bool = False
 ) -> tuple[AddressedAgent | None, list[Received]]:
-    """Assign messages to a run, and return the run's agent, and the messages that need the run.
-
-    A message that is assigned to the run already stays assigned, because an interrupted execution may have
-    read it. Another message needs the run if it was neither recalled nor read, and if postroom runs its
-    agent.
-    """
+    """Assign messages to a run; return the run's agent, and the messages that the run must handle."""
     addressed = tx.agent_addressed(*whose)
     if addressed is not None:
         tx.lock_projects([addressed.project.id])
@@ -169,12 +176,10 @@ def _assign(
 
 
 def _among(messages: Sequence[RunMessage], mail: Sequence[int]) -> tuple[RunMessage, ...]:
-    """Return all messages that are not mail, and those mail messages whose ids are in `mail`."""
     return tuple(message for message in messages if set(messages_named([message.id or ""])).issubset(mail))
 
 
 def _notes_message(tx: MailWrites, *, begun: RunInput, run_id: str, rules: Rules) -> tuple[RunMessage, ...]:
-    """Return the notes for a run that starts or restarts, as a message before its mail."""
     if begun.agent is None:
         return ()
     notes = notes_to_give(
@@ -193,10 +198,9 @@ def _notes_message(tx: MailWrites, *, begun: RunInput, run_id: str, rules: Rules
 
 
 class MailRunExecutor(ExecutorAround):
-    """Wraps the executor of agents, so that their runs can read mail and ask people.
+    """Wraps the executor of agents, so that runs can read mail and ask people.
 
-    A run does not start if all its messages have been read in the meantime. A run that has asked a person
-    ends its turn, waits for the answer, and continues with it.
+    A run does not start if all of its messages were already read.
     """
 
     def __init__(
@@ -209,7 +213,10 @@ class MailRunExecutor(ExecutorAround):
         tracing: Tracing = OFF,
         rules: Rules | None = None,
     ) -> None:
-        """`whose` returns the agent that executes the runs of a thread."""
+        """Wrap the executor `within`.
+
+        `whose` returns the agent that executes the runs of a thread.
+        """
         super().__init__(within)
         self._store = store
         self._clock = clock
@@ -218,7 +225,7 @@ class MailRunExecutor(ExecutorAround):
         self._rules = rules or Rules()
 
     async def run(self, activation: RunActivation, sink: EventSink) -> AgentRunResult:
-        """Execute the run of an agent, and return its result, or the questions for which it waits.
+        """Execute the run of an agent, and return the result, or the questions for which the run waits.
 
         Raises:
             StaleClaim: This process no longer executes the run. Nothing was written.
@@ -254,6 +261,11 @@ class MailRunExecutor(ExecutorAround):
             return AgentRunResult(run_id=run_id)
         if isinstance(control, RunControl):
             control = replace(control, agent=begun.agent)
+            if (run := control.run) is not None:
+                control = replace(control, continues=partial(self._continues, run))
+                if activation.decisions:
+                    earlier = _earlier_answers(run, activation.decisions, begun.agent)
+                    messages = (*earlier, *messages)
             if begun.mail_thread is not None:
                 control = replace(control, conversation=begun.conversation)
                 if control.pending is not None:
@@ -275,7 +287,6 @@ class MailRunExecutor(ExecutorAround):
             return result
 
     def _asked_outside(self, activation: RunActivation) -> AgentRunResult:
-        """Wait for the answer to the question of the run's message; an older release asked in this way."""
         blocks = [
             block for message in activation.messages for block in message.content if block.type == "data"
         ]
@@ -286,10 +297,6 @@ class MailRunExecutor(ExecutorAround):
     async def _executed(
         self, told: RunActivation, sink: EventSink, span: Span, begun: RunInput
     ) -> AgentRunResult:
-        """Execute the run in its trace, and collect its questions.
-
-        A run that starts or restarts receives notes. Work that the run causes later continues its trace.
-        """
         run_id = told.run_id or ""
         if begun.agent is not None and begun.agent.has_notes and not told.decisions:
             noted = partial(_notes_message, begun=begun, run_id=run_id, rules=self._rules)
@@ -303,10 +310,17 @@ class MailRunExecutor(ExecutorAround):
             raise
         await self._store_trace(told, span)
         questions = await self._store.read(lambda tx: tx.questions(run_id))
-        return self._waiting(result, questions) if questions else result
+        return self._waiting(result, not_replaced(questions)) if questions else result
+
+    async def _continues(self, run: RunRecord) -> bool:
+        def look(tx: MailReads) -> bool:
+            now, run_id = tx.run_of(run.run_id), run.run_id
+            late = now is not None and any(one.is_answer and one not in run.answered for one in now.answered)
+            return late or bool(tx.questions(run_id))
+
+        return await self._store.read(look)
 
     async def _store_trace(self, activation: RunActivation, span: Span) -> None:
-        """Store the trace position of the run, for work that the run causes later."""
         if (at := span.traceparent) is not None:
             name = run_trace(activation.run_id or "")
             await _write_change(self._store, get_claim(activation), lambda tx: tx.put_trace(name, at))
@@ -326,12 +340,12 @@ class MailRunExecutor(ExecutorAround):
         return self._within.agent_of(thread_id) if whose is None else f"{whose[1]}@{whose[0]}"
 
     async def resolve(self, activation: RunActivation, *, pinned: str | None) -> ResolvedRunPlan:
-        """Return the configuration of the run. The runner of the agent is read only when the run starts."""
+        """Return the configuration of the run."""
         return ResolvedRunPlan(resolution_id=pinned or "live")
 
 
 async def _write_change(store: MailStore, claim: Claim | None, change: Callable[[MailWrites], T]) -> T:
-    """Make a change of an execution.
+    """Make a change on behalf of an execution.
 
     Raises:
         StaleClaim: This process no longer executes the run. Nothing was written.
@@ -345,21 +359,20 @@ async def _write_change(store: MailStore, claim: Claim | None, change: Callable[
 
 
 class LiveMail:
-    """Lets an active run read only messages that arrive on its mail thread.
+    """Gives an active run new messages of its mail thread before each step.
 
-    The run reads messages before each step. After its last step, it reads no messages, because their senders
-    would get no answer. Such a message starts another run.
+    Messages that arrive after the last step start another run.
     """
 
     def __init__(self, within: PendingBoundary, store: MailStore, mail_thread: str, whose: AgentName) -> None:
-        """Read the pending messages of an agent's run on a mail thread, through `within`."""
+        """Read pending messages of the mail thread `mail_thread` through `within`."""
         self._within = within
         self._store = store
         self._mail_thread = mail_thread
         self._whose = whose
 
     async def waiting(self, boundary: Boundary, *, group: str | None = None) -> tuple[RunMessage, ...]:
-        """Return the messages that the run would read before this step, without read or recalled messages.
+        """Return the unread messages that the run would receive before its next step.
 
         Raises:
             StoreError: The store could not be reached.
@@ -372,9 +385,7 @@ class LiveMail:
     async def freeze(
         self, boundary: Boundary, *, group: str | None = None, only: Collection[str] | None = None
     ) -> tuple[RunMessage, ...]:
-        """Commit which messages the run reads before its next step, and return the messages in order.
-
-        The same change assigns the messages to the run, as `MessageEffects.receive` describes.
+        """Commit which messages the run receives before its next step, and return the messages in order.
 
         Raises:
             StaleClaim: The worker has lost the run.
@@ -385,16 +396,14 @@ class LiveMail:
         return await self._within.freeze(boundary, group=self._mail_thread, only=only)
 
     async def stage(self, boundary: Boundary, messages: Sequence[RunMessage]) -> None:
-        """Add messages that arrived while the run was active to its pending messages. Ignore known ids."""
+        """Add messages that arrived during the run to the run's pending messages.
+
+        Known message ids are ignored.
+        """
         await self._within.stage(boundary, messages)
 
 
 async def _continuation(activation: RunActivation) -> tuple[RunActivation, RunRecord | None]:
-    """Return the request of a run with all input with which the run continues, and the stored run.
-
-    The input includes decisions by people, as messages. If the run waited only for budgets, the input also
-    includes its earlier messages.
-    """
     control, messages = activation.control, activation.messages
     before = control.run if isinstance(control, RunControl) else None
     tickets = before.waiting.tickets if before is not None and before.waiting is not None else ()
@@ -414,7 +423,28 @@ async def _continuation(activation: RunActivation) -> tuple[RunActivation, RunRe
     return replace(activation, messages=(*messages, *decided)), before
 
 
+def _earlier_answers(
+    run: RunRecord, decisions: Sequence[tuple[str, ToolCallResume]], agent: AddressedAgent | None
+) -> tuple[RunMessage, ...]:
+    """Return the answers that earlier executions of a run got, if the agent's runner keeps no session."""
+    if agent is None or agent.runner is None:
+        return ()
+    runner, new = json.loads(agent.runner), {decision.decision_id for _, decision in decisions}
+    if runner.get("resume") or runner.get("kind") == RunnerKind.MODEL.value:
+        return ()
+    return tuple(
+        RunMessage.user(
+            f"Earlier in this run: {answer_told(one.ticket.reason, one.decision)}",
+            id=f"{DECISION}{one.decision.decision_id}",
+        )
+        for one in run.answered
+        if one.is_answer and one.ticket.tool_name == ASK and one.decision.decision_id not in new
+    )[-MAX_EARLIER_ANSWERS:]
+
+
 _LOG = get_logger(__name__)
+MAX_EARLIER_ANSWERS: Final = 20
+"""Maximum number of earlier answers in the prompt of a run that keeps no session."""
 MAX_ANSWERS = 40
 """The number of a thread's newest messages that are checked before an answer is sent.
 
@@ -427,7 +457,7 @@ ANSWERED = "question told: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCompletion:
-    """The end of a run that had messages, or the questions for whose answers it waits."""
+    """The end of a run that handled messages, or the questions for which the run waits."""
 
     run_id: str
     slug: str
@@ -436,10 +466,10 @@ class RunCompletion:
     text: str
     failed: str | None
     """Why the run failed, or None if it succeeded."""
-    asked: tuple[RunWaitingTicket, ...] = ()
-    """The questions for which the run waits.
+    asked: tuple[RunWaitingTicket, ...] | None = None
+    """The unanswered questions of a waiting run, or None if the run has ended.
 
-    If there are questions, the run has not ended, and its messages stay assigned.
+    The messages of a waiting run stay assigned. If all questions have answers, the run continues at once.
     """
     by_reply: bool = True
     """Whether people can answer the questions by a reply.
@@ -450,7 +480,10 @@ class RunCompletion:
     """The execution that asks. Another execution may ask the same question again."""
 
     def told(self, context: WriteContext) -> None:
-        """Mark the messages as handled, and answer their senders, unless this has been done already."""
+        """Mark the run's messages as handled, and answer the senders of the messages.
+
+        A repeated call does nothing.
+        """
         tx = context.tx
         addressed = tx.agent_addressed(self.slug, self.name)
         if addressed is None:
@@ -462,7 +495,7 @@ class RunCompletion:
         context = replace(context, now=tx.now())  # entries of the project's log must be in the order of time
         concerned = (
             self._messages_of_questions(context, received)
-            if self.asked
+            if self.asked is not None
             else self._mark_handled(context, agent, received)
         )
         if not concerned:
@@ -473,18 +506,18 @@ class RunCompletion:
             is_answer = received[number].answer_of is not None
             if (asker := _asker(context, agent, messages[number], is_answer=is_answer)) is not None:
                 askers[asker.id] = asker
-        if askers:
+        if askers and (self.asked != () or self.text.strip()):
             self._answer(context, project, agent, messages[concerned[-1]], list(askers.values()))
         for message in messages.values():
-            if not self.asked and message.thread_id.startswith(TASK_THREAD):
+            if self.asked is None and message.thread_id.startswith(TASK_THREAD):
                 why = f"the run failed: {self.failed}" if self.failed else "the run ended without done_task"
                 block_unfinished(context, project, agent, message.id, why[:MAX_REASON_LENGTH])
 
     def _messages_of_questions(self, context: WriteContext, received: dict[int, Received]) -> list[int]:
-        """Return the messages assigned to the run, or no messages if its questions have been sent already."""
         key = (
             self.run_id,
-            ANSWERED + "\n".join(filter(None, (self.dispatch_id, *(ticket.reason for ticket in self.asked)))),
+            ANSWERED
+            + "\n".join(filter(None, (self.dispatch_id, *(ticket.reason for ticket in self.asked or ())))),
         )
         if context.tx.answer(*key) is not None:
             return []
@@ -493,7 +526,6 @@ class RunCompletion:
         return [delivery.message_id for delivery in deliveries if delivery.run_id in (None, self.run_id)]
 
     def _mark_handled(self, context: WriteContext, agent: Agent, received: dict[int, Received]) -> list[int]:
-        """Mark the messages that the run has completed as handled, and return them."""
         numbers = list[int]()
         for delivery in filter(None, map(received.get, self.message_ids)):
             if delivery.run_id == self.run_id and delivery.delivered_at is not None:
@@ -541,7 +573,7 @@ class RunCompletion:
         ]
         if not addressees:
             return
-        if self.asked:
+        if self.asked is not None:
             body = asks(agent.name, self.text, self.asked, by_reply=self.by_reply)
         elif self.failed is not None:
             body = failure(agent.name, self.failed)
@@ -566,11 +598,7 @@ class RunCompletion:
 
 
 def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bool) -> Agent | None:
-    """Return the agent that must get the answer to a message, if there is one.
-
-    Normally, the sender of the message gets the answer. If the message is itself the answer of a run, the
-    agent that started the thread gets the answer. Otherwise, two agents could thank each other forever.
-    """
+    """Return the agent that must get the answer to a message, or None if no agent must."""
     tx, sender_id = context.tx, asked.sender_id
     if is_answer:
         first = tx.thread(asked.project_id, asked.thread_id, limit=1)
@@ -581,7 +609,6 @@ def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bo
 
 
 def _nobody_reads(context: WriteContext, asked: Message) -> bool:
-    """Return whether all newest messages of a thread are answers of runs."""
     newest = context.tx.thread_tail(asked.project_id, asked.thread_id, limit=MAX_ANSWERS)
     return len(newest) == MAX_ANSWERS and all(
         context.tx.answering_run(message.id) is not None for message in newest
@@ -589,13 +616,13 @@ def _nobody_reads(context: WriteContext, asked: Message) -> bool:
 
 
 class MessageEffects(RunEffects):
-    """Assigns messages when an agent's run starts, and answers their senders when the run ends."""
+    """Assigns messages to runs of agents, and answers the senders when the runs end."""
 
     def __init__(self, context_of: Callable[[Transaction, Accept | None], WriteContext]) -> None:
         self._context_of = context_of
 
     def begin(self, tx: Transaction, run: RunRecord, messages: Sequence[RunMessage]) -> RunInput | None:
-        """Record that the run of an agent is active, and assign its messages."""
+        """Record that the run of an agent is active, and assign messages to the run."""
         whose = agent_of(run.thread_id)
         is_question = ASKING in run.thread_id
         return None if whose is None else begin(tx.mail, whose, run.run_id, messages, is_question=is_question)
@@ -603,10 +630,9 @@ class MessageEffects(RunEffects):
     def receive(
         self, tx: Transaction, thread_id: str, run_id: str, messages: tuple[RunMessage, ...], *, told: bool
     ) -> tuple[RunMessage, ...]:
-        """Assign messages that arrived during a run to this run, and return the messages that it reads.
+        """Assign new messages to an active run, and return the messages to read.
 
-        Messages that were read or recalled in the meantime are omitted. A message that the program has
-        received already is included, even if the model has also read it in the inbox.
+        Messages that were read or recalled in the meantime are omitted.
         """
         whose, ids = agent_of(thread_id), messages_named([message.id or "" for message in messages])
         if whose is None or not ids:
@@ -615,7 +641,7 @@ class MessageEffects(RunEffects):
         return _among(messages, [message.message_id for message in assigned])
 
     def why_not_wait(self, tx: Transaction, run: RunRecord) -> str | None:
-        """Return a reason if the agent of the run was retired while the run executed."""
+        """Return the reason why the run must not wait for an answer: the run's agent was retired."""
         whose = agent_of(run.thread_id)
         addressed = None if whose is None else tx.mail.agent_addressed(*whose)
         if whose is None or addressed is None or not run.open_tickets:
@@ -626,10 +652,7 @@ class MessageEffects(RunEffects):
         return retired(whose[1]) if is_retired else None
 
     def write(self, tx: Transaction, run: RunRecord, accept: Accept | None) -> None:
-        """Mark the messages of an ended run as handled, and answer them, or send the questions of the run.
-
-        A run of an agent that answers in chats is also recorded as no longer active.
-        """
+        """Send the answers of an ended run, or the questions of a waiting run, to the senders of mail."""
         ended, is_question = _completion(run), ASKING in run.thread_id
         if ended is not None:
             ended.told(self._context_of(tx, accept))  # do this first, because it locks all affected projects
@@ -642,17 +665,27 @@ class MessageEffects(RunEffects):
             release_reserved_in(context, place, reason="run ended")
         if run.status is not RunStatus.DONE:
             tickets = run.waiting.tickets if run.waiting else ()
-            asked_at = {ticket.tool_call_id: ticket.updated_at for ticket in tickets}
-            tx.mail.end_run(run.run_id, "waiting", now=tx.now(), asked_at=asked_at, is_question=is_question)
+            # The call of `ask_person` has logged each question of an agent.
+            asked_at = {one.tool_call_id: one.updated_at for one in tickets if one.tool_name != ASK}
+            ended_turn = tx.mail.end_run(
+                run.run_id, "waiting", now=tx.now(), asked_at=asked_at, is_question=is_question
+            )
+            if ended_turn is not None and ended_turn[2]:
+                agent_id, _, asked = ended_turn
+                close_unseen(tx.mail, run.run_id, agent_id, asked, f"the run waited already {BEFORE_SEEN}")
+            again = [one for one in run.answered if one.asked_again_as is not None]
+            if ended_turn is not None and again:
+                numbers = [one.ticket.tool_call_id for one in again]
+                tx.mail.note_withdrawn(run.run_id, ended_turn[0], numbers, now=tx.now())
             return
         reason, end = _reason(run), run.termination
         is_cancelled = end is not None and end.type is TerminationKind.CANCELLED
         outcome: Outcome = "done" if reason is None else "cancelled" if is_cancelled else "failed"
-        whose, inactive = agent_of(run.thread_id), None
-        if reason is not None and whose and not is_question and (known := tx.mail.agent_addressed(*whose)):
-            tx.mail.lock_projects([known.project.id])
-            inactive = known.agent.id
-        if tx.mail.end_run(
+        inactive = None
+        if reason is not None and (agent := _executing(tx, run)) is not None:
+            tx.mail.lock_projects([agent.project_id])
+            inactive = agent.id
+        ended_turn = tx.mail.end_run(
             run.run_id,
             outcome,
             now=tx.now(),
@@ -660,32 +693,56 @@ class MessageEffects(RunEffects):
             usage=run.usage,
             inactive=inactive,
             is_question=is_question,
-        ):
+        )
+        if ended_turn is None:
+            return
+        agent_id, holds_tasks, asked = ended_turn
+        if asked:
+            how = "ended" if end is None else end.how
+            close_unseen(tx.mail, run.run_id, agent_id, asked, f"the run {how} {BEFORE_SEEN}")
+        for one in run.answered:
+            if one.is_left:
+                tx.mail.note_withdrawn(run.run_id, agent_id, [one.ticket.tool_call_id], now=tx.now())
+        if holds_tasks:
             context = replace(self._context_of(tx, None), now=tx.now())
             for task in tx.mail.tasks_claimed_in(run.run_id):
                 give_back(context, task, by=task.holder_id, reason="the run of its holder ended")
 
     def put_back(self, tx: Transaction, row: RunDispatch, *, is_stop: bool) -> None:
-        """Record that a run is inactive until its next attempt."""
+        """Record that a run is inactive until the next attempt."""
         outcome: Outcome = "cut_off" if is_stop else "failed"
         error = STOPPED if is_stop else row.last_error or ""
         is_question = ASKING in row.thread_id
-        tx.mail.end_run(row.run_id, outcome, now=tx.now(), error=error, is_question=is_question)
+        ended_turn = tx.mail.end_run(row.run_id, outcome, now=tx.now(), error=error, is_question=is_question)
+        if ended_turn is not None and ended_turn[2]:
+            agent_id, _, asked = ended_turn
+            why = "its server was stopped" if is_stop else "the attempt failed"
+            close_unseen(tx.mail, row.run_id, agent_id, asked, f"{why} {BEFORE_SEEN}")
 
-    def withdraw(self, tx: Transaction, run: RunRecord) -> None:
-        """Record that the questions of a run were withdrawn."""
-        whose = agent_of(run.thread_id)
-        addressed = None if whose is None else tx.mail.agent_addressed(*whose)
-        if addressed is not None:
-            tx.mail.lock_projects([addressed.project.id])
-            closed = [answered.ticket for answered in run.answered if not answered.is_answer]
-            tickets = run.waiting.tickets if run.waiting is not None else ()
-            questions = [ticket.tool_call_id for ticket in tickets if ticket not in closed]
-            tx.mail.withdraw_questions(run.run_id, addressed.agent.id, questions, now=tx.now())
+    def withdraw(self, tx: Transaction, run: RunRecord, *, has_begun: bool) -> None:
+        """Record which questions were closed before the end of the run, unless its execution recorded it."""
+        agent = _executing(tx, run)
+        if agent is not None:
+            tx.mail.lock_projects([agent.project_id])
+            tickets = run.waiting.tickets if run.waiting is not None and not has_begun else ()
+            closed = [one.ticket for one in run.answered if not one.is_answer and one.ticket in tickets]
+            questions = [ticket.tool_call_id for ticket in closed]
+            tx.mail.withdraw_questions(run.run_id, agent.id, questions, now=tx.now())
+
+
+def _executing(tx: Transaction, run: RunRecord) -> Agent | None:
+    """Return the agent that executes a run; None if it is unknown, or if the run belongs to no agent.
+
+    The run of a chat names no agent, but each of its attempts does.
+    """
+    if (whose := agent_of(run.thread_id)) is not None:
+        addressed = tx.mail.agent_addressed(*whose)
+        return None if addressed is None else addressed.agent
+    ids = [attempt.agent_id for attempt in tx.mail.attempts_of_runs([run.run_id])][-1:]
+    return tx.mail.agents_by_id(ids).get(ids[0]) if ids else None
 
 
 def _tell_asker(context: WriteContext, tx: Transaction, run: RunRecord) -> None:
-    """Send the answer to the agent that asked outside a run, unless it has the answer or has asked again."""
     whose, answer = agent_of(run.thread_id), run.answered[-1] if run.answered else None
     addressed = None if whose is None else context.tx.agent_addressed(*whose)
     where = "" if answer is None else answer.decision.decision_id.partition("/")[0]
@@ -715,7 +772,6 @@ def _tell_asker(context: WriteContext, tx: Transaction, run: RunRecord) -> None:
 
 
 def _completion(run: RunRecord) -> RunCompletion | None:
-    """Return the end of a run or its questions, about which senders are notified, or None if none are."""
     whose = agent_of(run.thread_id)
     messages = messages_named(run.input.trigger_message_ids if run.input else ())
     tickets = run.waiting.tickets if run.waiting else ()
@@ -728,14 +784,13 @@ def _completion(run: RunRecord) -> RunCompletion | None:
         message_ids=tuple(messages),
         text=(run.waiting.message if run.waiting else run.final_output) or "",
         failed=_reason(run),
-        asked=tickets,
+        asked=None if run.status is RunStatus.DONE else run.open_tickets,
         by_reply=takes_reply(run),
         dispatch_id=run.dispatch_id or "",
     )
 
 
 def _reason(run: RunRecord) -> str | None:
-    """Return why a run failed, or None if it succeeded."""
     end = run.termination
     if end is None or end.type in (TerminationKind.NATURAL_END, TerminationKind.BEHAVIOR_REQUESTED):
         return None

@@ -11,34 +11,37 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from postroom.contracts.clock import iso
-from postroom.contracts.errors import InvalidArgument, NotPermitted
+from postroom.contracts.errors import InvalidArgument, NotPermitted, StaleDecision
 from postroom.contracts.mail import Agent, Message, Recipient
+from postroom.contracts.plain_answers import unanswered
 from postroom.contracts.questions import (
     BY_MAIL,
     MAX_TEXT_LENGTH,
     NOBODY,
+    UNSEEN,
     Answerer,
     Given,
     answered_where,
     decision_on,
+    form_in_words,
 )
 from postroom.contracts.quoting import one_line, quoted
-from postroom.contracts.runs import RunRecord, RunWaitingTicket, agent_of
-from postroom.contracts.tools import ToolCallResume
+from postroom.contracts.records import replace
+from postroom.contracts.runs import AnsweredTicket, RunRecord, RunWaitingTicket, agent_of, asked_again
+from postroom.contracts.tools import ResumeDecisionAction, ToolCallResume
 from postroom.contracts.waking import AskedQuestion, number_of
 from postroom.mail.projects import PEOPLE_SLUG, VISITOR, full_address
 from postroom.mail.waking.prompts import HAS_QUESTION, agent_thread, choose_lane
-from postroom.stores.mail.access import RecordReads
+from postroom.stores.mail.access import MailWrites, RecordReads
 
 ASK: Final = "ask_person"
-ASKED_AGAIN: Final = "again"
-"""The prefix of the ids of decisions that close a question because its agent asked it in another form."""
+BEFORE_SEEN: Final = "before anybody saw the question"
 _SHOWN: Final = 200
 """The number of characters of a question that senders see while their messages wait for its answer."""
 
 
 def ticket_of(question: AskedQuestion, now: int) -> RunWaitingTicket:
-    """Return a question of an agent in the form in which its run waits for the answer."""
+    """Return the ticket with which a run waits for the answer to an agent's question."""
     return RunWaitingTicket(
         ticket_id=question.id,
         tool_call_id=question.id,
@@ -51,29 +54,60 @@ def ticket_of(question: AskedQuestion, now: int) -> RunWaitingTicket:
     )
 
 
+def close_unseen(
+    tx: MailWrites, run_id: str, agent_id: int, asked: Sequence[AskedQuestion], why: str
+) -> None:
+    """Record in a run why the questions of a failed turn were closed before anybody saw them.
+
+    `asked` contains all questions of the turn in order, including replaced questions.
+    """
+    run = tx.run_of(run_id)
+    if run is None:
+        return
+    name, now = tx.agents_by_id([agent_id])[agent_id].name, tx.now()
+    numbers = {question.id for question in asked}
+    before = [one for one in run.answered if not (one.is_unseen and one.ticket.ticket_id in numbers)]
+    tickets = [*(one.ticket for one in before), *(run.waiting.tickets if run.waiting is not None else ())]
+    later, closed = dict[str, AskedQuestion](), list[AnsweredTicket]()
+    for question in reversed(asked):
+        newer, later[question.text] = later.get(question.text), question
+        if question.id in [ticket.ticket_id for ticket in tickets]:
+            continue
+        decision = ToolCallResume(
+            decision_id=f"{UNSEEN}/{question.id}",
+            action=ResumeDecisionAction.CANCEL,
+            reason=why if newer is None else asked_again(name, newer.id),
+            updated_at=max(now, question.asked_at) if newer is None else newer.asked_at,
+            by=NOBODY,
+        )
+        ticket = replace(ticket_of(question, question.asked_at), expires_at=None)
+        closed.append(AnsweredTicket(ticket=ticket, decision=decision))
+        if newer is None:
+            tx.note_withdrawn(run_id, agent_id, [question.id], now=now)
+    if (answered := (*before, *reversed(closed))) != run.answered:
+        tx.put_questions(replace(run, answered=answered))
+
+
 def retired(name: str) -> str:
-    """Return the reason for which the questions of a retired agent are closed."""
+    """Return the reason for closing the questions of a retired agent."""
     return f"{name} was retired"
 
 
 def takes_reply(run: RunRecord) -> bool:
-    """Return whether a reply can answer all questions for which a run waits."""
+    """Return whether a reply by mail can answer all questions for which a run waits."""
     tickets = run.open_tickets
     return bool(tickets) and all(ticket.tool_name == ASK for ticket in tickets)
 
 
 def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id: int) -> bool:
-    """Return whether a reply from this sender answers the question of a waiting run.
+    """Return whether a reply by mail answers the open questions of a run.
 
-    If several messages have asked questions of the run, only the question in the last message is open,
-    because the earlier ones have been answered. The recipients of that message may answer. Any person may
-    answer, too, because people answer for the operator, as they do on the pages.
+    The recipients of the questions' message may answer, and so may any person.
     """
     return (
         reply_to is not None
         and takes_reply(run)
-        and tx.answering_run(reply_to) == run.run_id
-        and tx.tells_last(reply_to)
+        and tx.newest_report(run.run_id) == reply_to
         and (
             any(recipient.agent_id == sender_id for recipient in tx.recipients([reply_to])[reply_to])
             or _answerer(tx, sender_id).is_operator
@@ -84,15 +118,15 @@ def answers(tx: RecordReads, run: RunRecord, *, reply_to: int | None, sender_id:
 def given_by_reply(
     tx: RecordReads, run: RunRecord, message: Message, now: int
 ) -> tuple[tuple[str, ToolCallResume], ...]:
-    """Return the answers of a reply to all open questions of a run, in stored form.
+    """Return the answers that a reply by mail gives to all open questions of a run.
 
-    A reply has the same meaning as an answer on every other surface: only yes or no answers a yes-or-no
-    question. Only the first 2,000 characters of a reply become the answer. The files of a reply answer a
-    question that accepts a file.
+    Only the first 2,000 characters of the reply count. The files of the reply answer a question that accepts
+    a file.
 
     Raises:
         NotPermitted: The sender may not answer one of the questions.
         InvalidArgument: The answer is not valid for one of the questions.
+        StaleDecision: One of the questions timed out, and the run no longer waits for an answer.
     """
     by, text = _answerer(tx, message.sender_id), message.body_md.strip()[:MAX_TEXT_LENGTH]
     files = tuple(one.name for one in tx.attachments([message.id])[message.id])
@@ -100,12 +134,12 @@ def given_by_reply(
     for ticket in run.open_tickets:
         given = Given(value=text, by=by, at=f"{BY_MAIL}/{message.id}", message=message.id, files=files)
         decided = decision_on(ticket.asked, ticket.tool_call_id, ticket.reason, given, now)
+        run.refuse_late(ticket, decided, now=now)
         items.append((ticket.tool_call_id, decided))
     return tuple(items)
 
 
 def _answerer(tx: RecordReads, agent_id: int) -> Answerer:
-    """Return the sender of a message as an answerer. A person whom the operator added counts as operator."""
     agent = tx.agents_by_id([agent_id]).get(agent_id)
     home = None if agent is None else tx.project_by_id(agent.project_id)
     if agent is None or home is None:
@@ -116,11 +150,10 @@ def _answerer(tx: RecordReads, agent_id: int) -> Answerer:
 
 def held(
     tx: RecordReads, message: Message, readers: Sequence[Recipient], agents: Mapping[int, Agent]
-) -> dict[int, str]:
-    """Return why a message waits for each recipient for whom it waits, keyed by recipient id.
+) -> tuple[dict[int, str], dict[int, list[str]]]:
+    """Return the reasons why recipients cannot read a message yet, and the questions that it answers.
 
-    The sender of the message sees the reasons. `agents` are the recipients. Only the operator and the people
-    who are asked may see the text of a question.
+    Both are keyed by recipient id. The questions are the numbers of open questions.
     """
     threads = {
         recipient.agent_id: agent_thread(
@@ -130,31 +163,32 @@ def held(
         )
         for recipient in readers
     }
-    waiting = tx.waiting_runs(sorted(threads.values())) if threads else {}
-    result: dict[int, str] = {}
+    # A run that works with one answer still waits for the others.
+    runs = tx.open_runs(sorted(threads.values())) if threads else {}
+    reasons, answered = dict[int, str](), dict[int, list[str]]()
     for recipient in readers:
-        run = waiting.get(threads[recipient.agent_id])
+        run = runs.get(threads[recipient.agent_id])
         if run is None or not run.open_tickets:
             continue
         why = ""
         if answers(tx, run, reply_to=message.reply_to, sender_id=message.sender_id):
             try:
                 given_by_reply(tx, run, message, message.created_at)
+                answered[recipient.agent_id] = [number_of(run.run_id, one) for one in run.open_tickets]
                 continue
-            except (NotPermitted, InvalidArgument) as error:
+            except (NotPermitted, InvalidArgument, StaleDecision) as error:
                 why = f"; this reply does not answer it: {error.message}"
         else:
             why = _why_no_answer(tx, run, message)
-        result[recipient.agent_id] = (
+        reasons[recipient.agent_id] = (
             f"{recipient.name} has an open question since {iso(run.open_tickets[0].updated_at)}{why}"
         )
-    return result
+    return reasons, answered
 
 
 def _why_no_answer(tx: RecordReads, run: RunRecord, message: Message) -> str:
-    """Return why a message in the thread of a question is not its answer, or "" in all other threads."""
-    asking = tx.report_of(run.run_id, run.updated_at)
-    asks = None if asking is None else tx.messages([asking[0]])[asking[0]]
+    asking = tx.newest_report(run.run_id)
+    asks = None if asking is None else tx.messages([asking])[asking]
     if asks is None or (asks.project_id, asks.thread_id) != (message.project_id, message.thread_id):
         return ""
     if not takes_reply(run):
@@ -165,11 +199,25 @@ def _why_no_answer(tx: RecordReads, run: RunRecord, message: Message) -> str:
     return f"; this message does not answer it: only a reply to message {asks.id} does"
 
 
-def why_late(tx: RecordReads, message: Message, slug: str, name: str, *, is_for_sender: bool) -> str:
-    """Return why a reply to a question of this agent does not answer it, or "" for every other message.
+def answered_by(tx: RecordReads, message: Message, whose: tuple[str, str] | None = None) -> list[str]:
+    """Return the numbers of the questions to which a message is the answer.
 
-    The prompt of the agent and the result for the sender both contain the reason. The agent does not learn
-    who answered. A sender who may not see the question does not learn the answer.
+    `whose` is the project and name of an agent, and leaves out the questions of other agents.
+    """
+    run_id = None if message.reply_to is None else tx.answering_run(message.reply_to)
+    run = None if run_id is None else tx.run_of(run_id)
+    sign = f"{BY_MAIL}/{message.id}/"
+    if run is None or whose not in (None, agent_of(run.thread_id)):
+        return []
+    return [
+        number_of(run.run_id, one.ticket) for one in run.answered if one.decision.decision_id.startswith(sign)
+    ]
+
+
+def why_late(tx: RecordReads, message: Message, slug: str, name: str, *, is_for_sender: bool) -> str:
+    """Return why a reply to an agent's question does not answer it; return "" if there is no such reason.
+
+    The reason reveals the answer only to a sender who may see the question.
     """
     run_id = None if message.reply_to is None else tx.answering_run(message.reply_to)
     run = None if run_id is None else tx.run_of(run_id)
@@ -200,7 +248,13 @@ def why_late(tx: RecordReads, message: Message, slug: str, name: str, *, is_for_
             told.append(f"question {number} is closed")
             continue
         word = {True: "yes", False: "no"}.get(decision.approved)  # type: ignore[arg-type]
-        answer = ": ".join(filter(None, (word, quoted(decision.reason) if decision.reason else "")))
+        answer = ": ".join(
+            filter(None, (word, quoted(form_in_words(decision.reason)) if decision.reason else ""))
+        )
+        if one.is_answer and decision.by == NOBODY:
+            means = unanswered(decision.approved, f" question {number}")
+            told.append(f"{means}: {quoted(decision.reason or '')}")
+            continue
         if decision.by == NOBODY:
             told.append(f"question {number} was closed: {answer}")
             continue
@@ -212,7 +266,7 @@ def why_late(tx: RecordReads, message: Message, slug: str, name: str, *, is_for_
 
 
 def why_held(name: str, run: RunRecord) -> str:
-    """Return the text that tells a sender why messages to an agent wait while its run waits."""
+    """Return the text that tells a sender why messages wait until the agent's run has an answer."""
     tickets = run.open_tickets
     if not tickets:
         return f"{name} is about to resume with an answer"

@@ -38,7 +38,7 @@ _PAGE: Final = 500
 
 
 class SubscriptionRounds:
-    """Reads the new log entries for each subscription, and sends messages about them."""
+    """Sends messages about new log entries to the agents that subscribed to the events."""
 
     def __init__(self, mail: "Mail", waker: Waker) -> None:
         self._mail = mail
@@ -49,9 +49,9 @@ class SubscriptionRounds:
         """The main branch of each project, as this process last read it."""
 
     async def round(self) -> int:
-        """Read the new entries for each subscription, and return the number of messages that were sent.
+        """Send messages about new log entries, and return the number of sent messages.
 
-        A message that cannot be sent now is sent by a later round.
+        A later round sends messages that cannot be sent now.
 
         Raises:
             StoreError: The store could not be reached.
@@ -83,10 +83,6 @@ class SubscriptionRounds:
         return sent
 
     async def _look_at_branches(self, project_id: int) -> None:
-        """Log the branches that were merged into the project's main branch since the commit in the log.
-
-        If the log has no commit yet, log the present commit. If the folder has no repository now, do nothing.
-        """
         project = await self._mail.store.read(lambda tx: tx.project_by_id(project_id))
         main = None if project is None else await asyncio.to_thread(read_main_branch, project.human_key)
         if project is None or main is None or self._main.get(project_id) == main:
@@ -108,8 +104,6 @@ class SubscriptionRounds:
             self._main[project_id] = main
 
     async def _send(self, one: Subscription, newest: int) -> bool:
-        """Send the message about the entries up to `newest`, and return False if another server was first."""
-
         def change(tx: MailWrites, made: OpenChange) -> bool:
             tx.lock_projects({one.project_id})
             now = tx.subscription(one.id)
@@ -148,7 +142,6 @@ class SubscriptionRounds:
 
 
 def _has_news(tx: MailReads, *, one: Subscription, seen: int, newest: int, sensitive: bool) -> bool:
-    """Return whether a subscription needs a message, or its cursor must be moved."""
     if one.kind != "branch_merged" and (newest - one.cursor > MAX_EVENTS_READ or newest < one.cursor):
         return True
     project, events = tx.project_by_id(one.project_id), _events_after(tx, one, seen, newest)
@@ -156,13 +149,11 @@ def _has_news(tx: MailReads, *, one: Subscription, seen: int, newest: int, sensi
 
 
 def _events_after(tx: MailReads, one: Subscription, after: int, newest: int) -> Sequence[ProjectEvent]:
-    """Return the entries of a subscription's kinds from `after` to `newest`, at most `MAX_EVENTS_READ`."""
     events = tx.project_events(one.project_id, after=after, limit=MAX_EVENTS_READ, kinds=KINDS_OF[one.kind])
     return [entry for entry in events if entry.seq <= newest]
 
 
 def _logged_main(tx: MailReads, project_id: int) -> tuple[int, MainBranch] | None:
-    """Return the number of the newest entry about the main branch, and the branch, or None without one."""
     cursors = [subscription.cursor for subscription in tx.subscriptions_in(project_id, "branch_merged")]
     after, event = max(0, min(cursors, default=0) - 1), None
     while page := tx.project_events(project_id, after=after, limit=MAX_EVENTS_READ, kinds=["branch.moved"]):

@@ -31,7 +31,7 @@ _BATCH: Final = 500
 
 
 class TaskRuns:
-    """Finds agents whose runner claims tasks, and assigns the next ready task to each of them."""
+    """Claims ready tasks for the agents whose runners claim tasks."""
 
     def __init__(self, mail: "Mail", waker: Waker) -> None:
         self._mail = mail
@@ -39,7 +39,7 @@ class TaskRuns:
         self._subscriptions = SubscriptionRounds(mail, waker)
 
     async def serve(self) -> None:
-        """Assign tasks, and notify subscribers, at each hint, every 5 s, and 1 s after a failure."""
+        """Assign tasks and notify subscribers at each hint, every 5 s, and 1 s after a failure."""
         with self._mail.store.changes.listen(TASKS) as hints:
             while True:
                 count, pause = 0, POLL
@@ -68,8 +68,6 @@ class TaskRuns:
         return count
 
     async def _give(self, project: Project, agent_id: int) -> bool:
-        """Claim the next task for an agent, and send it. Return False if the agent gets no task now."""
-
         def change(tx: MailWrites, made: OpenChange) -> bool:
             people = tx.project(PEOPLE_KEY)
             tx.lock_projects({project.id, *([] if people is None else [people.id])})
@@ -94,7 +92,6 @@ def _assignees(agent_id: int) -> tuple[str, str]:
 
 
 def _with_work(tx: MailReads, *, agent_id: int) -> tuple[Project, int] | None:
-    """Return the project and the id of an agent for which a task may be ready, or None for another agent."""
     agent = tx.agents_by_id([agent_id]).get(agent_id)
     project = None if agent is None else tx.project_by_id(agent.project_id)
     if agent is None or project is None or agent.retired_at is not None:
@@ -107,7 +104,6 @@ def _with_work(tx: MailReads, *, agent_id: int) -> tuple[Project, int] | None:
 
 
 def _send_task(context: WriteContext, project: Project, agent: Agent, task: Task) -> bool:
-    """Claim a task for an agent, and send it in the author's name. Return False if the agent refuses it."""
     tx = context.tx
     author = tx.agents_by_id([task.author_id])[task.author_id]
     home = tx.project_by_id(author.project_id) or project

@@ -18,6 +18,7 @@ from postroom.contracts.errors import (
     NotPermitted,
     PostroomError,
     QueueFull,
+    StaleDecision,
 )
 from postroom.contracts.mail import Agent, Message, Project
 from postroom.contracts.messages import Boundary, DeliveryMode
@@ -77,7 +78,7 @@ _BATCH = 100
 
 @dataclass(slots=True, eq=False)
 class OpenChange:
-    """Wakes recipients within an open change: agents that have a runner, and people who have a chat."""
+    """Wakes the recipients of messages in an open transaction: agents with a runner, people with a chat."""
 
     tx: Transaction
     accept: Accept
@@ -94,7 +95,7 @@ class OpenChange:
     """The threads that the recipients of the change's messages need, and that the change has locked."""
 
     def ask(self, thread_id: str, agent: Agent, question: AskedQuestion) -> None:
-        """Store a run that waits for the answer to a question that an agent asks outside its runs.
+        """Store a run that waits for the answer to a question that an agent asks outside a run.
 
         Raises:
             ThreadsNeeded: The change has not locked the thread.
@@ -116,13 +117,24 @@ class OpenChange:
         self.tx.runs.commit(ThreadCommit(thread_id=thread_id, run=run, messages=(message,)))
         self.tx.mail.ask_outside(run.run_id, agent.id, question.id, now)
 
+    def arrived(self, run: RunRecord) -> set[str]:
+        """Return the tool calls whose answers have arrived while a run is active, and wait for its next turn.
+
+        Raises:
+            ThreadsNeeded: The change has not locked the thread of the run.
+        """
+        if run.thread_id not in self.accept.thread_ids:
+            raise ThreadsNeeded(frozenset({run.thread_id}))
+        commands = self.tx.runs.dispatches.commands((run.dispatch_id or "",))
+        return {call for _, command in commands for call, _ in command.decisions}
+
     def expect(
         self, readers: Sequence[Reader], *, thread_id: str | None, reply_to: int | None, sender_id: int
     ) -> None:
-        """Check that a message can wake its recipients. Call this method before anything is written.
+        """Check that a message can wake its recipients, before the message is written.
 
-        `thread_id` is the mail thread, or None if the message starts a new thread. A reply that answers an
-        open question of a recipient is accepted even if the recipient's queue is full.
+        `thread_id` is the mail thread, or None for a new thread. A reply that answers an open question is
+        accepted even if the recipient's queue is full.
 
         Raises:
             ThreadsNeeded: The change must be repeated with these threads.
@@ -150,25 +162,26 @@ class OpenChange:
             )
 
     def choose_threads(self, reader: Reader, thread_id: str | None, reply_to: int | None) -> list[str]:
-        """Return the threads to which a message for a recipient may be added."""
+        """Return the run threads to which a message for a recipient may be added."""
         threads, asking = lanes_of(reader, thread_id), self._asking(reader, reply_to)
         return threads if asking is None or asking.thread_id in threads else [*threads, asking.thread_id]
 
     def has_room(self, reader: Reader, thread_id: str | None, reply_to: int | None, sender_id: int) -> bool:
-        """Return whether a recipient's runs can accept a message now.
+        """Return whether the recipient's queue can accept a message now.
 
-        The runs can accept it if fewer messages wait than the limit, or if it answers an open question.
+        A full queue still accepts the answer to an open question.
         """
         threads = lanes_of(reader, thread_id)
         is_full = all(map(self.accept.is_full, threads))
-        return not is_full or self._find_waiting_run(reader, reply_to, sender_id) is not None
+        return not is_full or self._find_asking_run(reader, reply_to, sender_id) is not None
 
     def wake(
         self, message: Message, home: Project, sender: Agent, readers: Sequence[Reader], *, is_answer: bool
     ) -> None:
-        """Wake recipients of a message from the project `home`. A later round wakes the remaining recipients.
+        """Wake the recipients of a message from the project `home`.
 
-        `is_answer` is true if the message is the answer of a run.
+        A later round wakes recipients that cannot be woken now. `is_answer` is true if the message is the
+        answer of a run.
         """
         for woken_reader in readers:
             origin = Origin(
@@ -186,12 +199,12 @@ class OpenChange:
             ):
                 # otherwise, a round finds the message after others were read; an existing message does not
                 # change
-                asking, late = self._find_waiting_run(woken_reader, message.reply_to, message.sender_id), ""
+                asking, late = self._find_asking_run(woken_reader, message.reply_to, message.sender_id), ""
                 answers_given: Sequence[tuple[str, ToolCallResume]] = ()
                 if asking is not None:
                     try:
                         answers_given = given_by_reply(self.tx.mail, asking, message, self.tx.now())
-                    except (NotPermitted, InvalidArgument) as error:
+                    except (NotPermitted, InvalidArgument, StaleDecision) as error:
                         asking, late = None, error.message  # the message waits, and its sender learns why
                 elif message.reply_to is not None:
                     project, agent = woken_reader
@@ -205,7 +218,14 @@ class OpenChange:
                 text = (
                     as_order(orders[0], message, origin, reader=reader, nonce=nonce)
                     if orders
-                    else as_prompt(message, origin, reader=reader, nonce=nonce, late=late)
+                    else as_prompt(
+                        message,
+                        origin,
+                        reader=reader,
+                        nonce=nonce,
+                        late=late,
+                        answers_active_run=asking is not None and self._is_active(asking),
+                    )
                 )
                 mode = DeliveryMode(
                     boundary=Boundary.NEXT_STEP,
@@ -222,22 +242,20 @@ class OpenChange:
                 self.accept(thread_id, run_message, mode, answers_given)
 
     def _asking(self, reader: Reader, reply_to: int | None) -> RunRecord | None:
-        """Return the run of the recipient whose question this message answers."""
         run_id = None if reply_to is None else self.tx.mail.answering_run(reply_to)
         run = None if run_id is None else self.tx.runs.threads.load_run(run_id)
         whose = None if run is None else agent_of(run.thread_id)
         return run if whose == (reader[0].slug, reader[1].name) else None
 
-    def _find_waiting_run(self, reader: Reader, reply_to: int | None, sender_id: int) -> RunRecord | None:
-        """Return the recipient's run that waits for this reply, or None if it is about to resume already."""
+    def _find_asking_run(self, reader: Reader, reply_to: int | None, sender_id: int) -> RunRecord | None:
         run = self._asking(reader, reply_to)
         if run is None or run.thread_id not in self.accept.thread_ids:
             return None
-        if not answers(self.tx.mail, run, reply_to=reply_to, sender_id=sender_id):
-            return None
+        return run if answers(self.tx.mail, run, reply_to=reply_to, sender_id=sender_id) else None
+
+    def _is_active(self, run: RunRecord) -> bool:
         dispatch = None if run.dispatch_id is None else self.tx.runs.dispatches.load(run.dispatch_id)
-        is_claimed = dispatch is not None and dispatch.status is RunDispatchStatus.CLAIMED
-        return None if is_claimed else run
+        return dispatch is not None and dispatch.status is RunDispatchStatus.CLAIMED
 
     def _carry(self, message: Message, origin: Origin, person: Agent) -> None:
         address = self.tx.mail.chat_address(person.id)
@@ -257,7 +275,7 @@ class OpenChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Left:
-    """A message that has not woken one of its recipients yet."""
+    """A stored message that has not woken a recipient yet."""
 
     message: Message
     home: Project
@@ -275,7 +293,7 @@ class _Left:
 
 
 class Waker:
-    """Wakes recipients in the changes that store mail, and in rounds if they were not woken then."""
+    """Wakes the recipients of mail: within the transaction that stores a message, or in a later round."""
 
     def __init__(
         self,
@@ -286,7 +304,10 @@ class Waker:
         chat_delivery: ChatDelivery,
         chats: ChatOutbox | None = None,
     ) -> None:
-        """`chat_delivery` records the delivery of messages to chats, and `chats` sends the messages."""
+        """Set the stores of mail and runs.
+
+        `chat_delivery` records the delivery of messages to chats, and `chats` sends the messages.
+        """
         self._chat_delivery = chat_delivery
         self._chats = chats
         self._store = store
@@ -298,7 +319,7 @@ class Waker:
         """The threads that the last message to each set of recipients needed, unless it needed none."""
 
     async def serve(self) -> None:
-        """Wake recipients at each hint, every 5 s, 1 s after a failure, and at once while more wait."""
+        """Wake recipients at each hint, every 5 s, and 1 s after a failure."""
         with self._store.changes.listen(WAKES) as hints:
             while True:
                 woken, pause = 0, POLL
@@ -318,12 +339,11 @@ class Waker:
         readers: Hashable = None,
         thread_ids: frozenset[str] = frozenset(),
     ) -> T:
-        """Make a change that writes messages and perhaps other data. `key` is the key of `MailStore.write`.
+        """Make a change that stores messages and wakes the recipients.
 
-        First, the change locks the threads of the recipients: `thread_ids`, and the threads that the last
-        change with the same `readers` needed. `readers` contains the names of the recipients in the call, or
-        is None if only the change can determine the recipients. A change that needs other threads stops
-        before it has written anything, and is repeated with these threads locked.
+        `readers` are the recipients that the call names, or None if only the change can find the recipients.
+        The change runs in a transaction that holds the locks of the recipients' threads. If more locks are
+        needed, the change is called again, so the change must be repeatable.
         """
 
         def opened(tx: Transaction, accept: Accept) -> tuple[T, OpenChange]:
@@ -348,7 +368,7 @@ class Waker:
         return done
 
     def opened(self, tx: Transaction, accept: Accept) -> OpenChange:
-        """Return the object that wakes recipients within a change of another package."""
+        """Return the object that wakes recipients within an open transaction."""
         return OpenChange(tx, accept, self._chats, self._verified)
 
     async def round(self) -> int:
@@ -368,10 +388,6 @@ class Waker:
         return done
 
     async def _taken_up(self, message_id: int, agent_id: int, full: set[int]) -> bool:
-        """Wake a recipient for a message. Return False if this is no longer needed, or not possible yet.
-
-        A recipient that has reached its limit of waiting messages is added to `full`.
-        """
         look = partial(_find_waiting, message_id=message_id, agent_id=agent_id)
         seen = await self._store.read(look)
         if seen is None or (seen.chat is None and is_person(seen.reader)):
@@ -411,7 +427,7 @@ def is_person(reader: Reader) -> bool:
 def lanes_of(reader: Reader, mail_thread: str | None) -> list[str]:
     """Return the run thread on which an agent handles a mail thread, as a list with one name.
 
-    If `mail_thread` is None, return the names of all run threads of the agent.
+    If `mail_thread` is None, return all run threads of the agent.
     """
     project, agent = reader
     lanes = (
@@ -425,7 +441,6 @@ def _unwoken(tx: MailReads, *, after: tuple[int, int]) -> list[tuple[int, int]]:
 
 
 def _find_waiting(tx: MailReads, *, message_id: int, agent_id: int) -> _Left | None:
-    """Return a message that must still wake a recipient, or None if this is no longer needed."""
     if (message_id, agent_id) not in tx.unwoken(after=(message_id, agent_id - 1), limit=1):
         return None
     message = tx.message(message_id)

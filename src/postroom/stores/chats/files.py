@@ -14,7 +14,7 @@ from postroom.stores.store import SqlStore, Transaction
 
 
 class FileStore:
-    """The files of all chats in a store."""
+    """The files of all chats."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
@@ -25,9 +25,9 @@ class FileStore:
         return tuple(await self._store.read(lambda tx: tx.chats.files(thread_id, ids)))
 
     async def put_bytes(self, spooled: SpooledFile) -> None:
-        """Store bytes once under their hash, piece by piece; pieces that already exist are skipped.
+        """Store the content of a file under its SHA-256; pieces that are already stored are skipped.
 
-        An interrupted call can be repeated, and continues with the missing pieces.
+        An interrupted call can be repeated.
         """
         whole = max(1, -(-spooled.size // PIECE_BYTES))
         if await self._store.read(lambda tx: tx.chats.count_pieces(spooled.sha256)) == whole:
@@ -50,9 +50,9 @@ class FileStore:
         await self._store.write(change, key=sha256)
 
     async def purge(self, before: int, *, limit: int = 100) -> int:
-        """Delete the bytes of unreferenced files, as `ChatTables.drop_unused_bytes` describes.
+        """Delete the contents of up to `limit` unreferenced files; return the number of deleted files.
 
-        Return the number of deleted files; if this is `limit`, there may be more to delete.
+        `before` must be earlier than the arrival of the oldest open message, whose files may lack a record.
         """
 
         def change(tx: Transaction) -> int:
@@ -64,7 +64,7 @@ class FileStore:
     async def put(
         self, file: ChatFile, *, notices: tuple[OutboxDraft, ...] = (), claim: Claim | None = None
     ) -> None:
-        """Store the record of a message's file together with notices; it replaces an earlier record.
+        """Store the record of a message's file, and the effects `notices`, in one transaction.
 
         Raises:
             StaleClaim: The execution lost its claim, so it may no longer write.
@@ -80,7 +80,7 @@ class FileStore:
         await self._store.write(change, key=file.thread_id)
 
     async def content(self, sha256: str) -> AsyncIterator[bytes]:
-        """Yield the bytes under a hash in pieces; a mail attachment is one piece.
+        """Yield the content of a file, which is found by its SHA-256, in pieces.
 
         Raises:
             UnknownMessage: No bytes are stored under this hash.

@@ -21,15 +21,15 @@ from postroom.stores.store import SqlStore, Transaction
 
 
 class IntakeLog:
-    """The inbound messages of all chats in a store."""
+    """The inbound messages of all chats."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def receive(self, draft: InboundMessage, *, now: int | None = None) -> Received:
-        """Store a new message as waiting; if its key is already stored, return the stored message.
+        """Store a new message as waiting, or return the stored message if its key is already stored.
 
-        The message is durable when this returns. A caller that lost the result can safely repeat the call.
+        The message is durable when the call returns. A repeated call is safe.
 
         Raises:
             InvalidRecord: A part of the key, or the session key, is blank.
@@ -50,10 +50,9 @@ class IntakeLog:
     async def move(
         self, inbound_ids: Collection[int], move: InboundMove, *, now: int | None = None
     ) -> tuple[InboundMessage, ...]:
-        """Change the status of several inbound messages, all or none; return the messages ordered by id.
+        """Change the status of inbound messages, all or none; return the messages ordered by id.
 
-        A repeated id counts once. A message that already has the status stays unchanged, so a caller that
-        lost the result can repeat the call.
+        A message that already has the status stays unchanged, so a call can be repeated.
 
         Raises:
             UnknownMessage: No message has one of these ids.
@@ -81,10 +80,10 @@ class IntakeLog:
     async def withdraw(
         self, thread_id: str, move: InboundMove, *, message_id: str | None = None
     ) -> tuple[Message, ...]:
-        """Remove pending messages from a thread, and change the status of their inbound messages, at once.
+        """Remove pending messages from a thread, and change the status of their inbound messages.
 
-        `message_id` names one message of the thread; without it, all pending messages are removed. Return the
-        removed messages in order. Messages that a run has read are not removed.
+        Without `message_id`, all pending messages are removed. Messages that a run has read are not removed.
+        The removed messages are returned in order.
         """
 
         def withdrawn(tx: Transaction) -> tuple[Message, ...]:
@@ -124,7 +123,7 @@ class IntakeLog:
         return await self._store.write(change, key=chat_lock(key))
 
     async def forget_answer(self, key: InboundKey) -> None:
-        """Record that the answer to a message is no longer shown (`metadata.forgotten`).
+        """Record that the answer to an inbound message is no longer shown.
 
         Raises:
             UnknownMessage: The message was never received.
@@ -143,11 +142,11 @@ class IntakeLog:
         await self._store.write(change, key=chat_lock(key))
 
     async def find(self, key: InboundKey) -> InboundMessage | None:
-        """Return the message with this key, or None."""
+        """Return the inbound message with this key, or None."""
         return await self._store.read(lambda tx: tx.chats.inbound(key))
 
     async def messages(self, inbound_ids: Collection[int]) -> tuple[InboundMessage, ...]:
-        """Return the messages with these ids, ordered by id; at most `MAX_INBOUND` ids are allowed.
+        """Return the inbound messages with these ids, ordered by id; at most `MAX_INBOUND` ids are allowed.
 
         Raises:
             InvalidRecord: There are too many ids.
@@ -163,9 +162,10 @@ class IntakeLog:
         after: int = 0,
         limit: int = MAX_INBOUND,
     ) -> tuple[InboundMessage, ...]:
-        """Return open messages ordered by id; `status` and `session_key` restrict the result.
+        """Return up to `limit` open messages with an id greater than `after`, ordered by id.
 
-        The cost depends only on the number of open messages.
+        Without `status`, messages with any open status are returned. Without `session_key`, messages of all
+        sessions are returned.
         """
 
         def look(tx: Transaction) -> Iterable[InboundMessage]:
@@ -176,18 +176,18 @@ class IntakeLog:
         return tuple(await self._store.read(look))
 
     async def newest(self, platform: str, *, limit: int = MAX_INBOUND) -> tuple[InboundMessage, ...]:
-        """Return the newest messages of a platform with any status, newest first."""
+        """Return up to `limit` messages of a platform with any status, newest first."""
         return tuple(await self._store.read(lambda tx: tx.chats.newest_inbound(platform, limit=page(limit))))
 
     async def counts(self) -> dict[InboundStatus, int]:
-        """Count all messages by status, without zero counts; for metrics that are read rarely."""
+        """Return the number of messages per status, without zeros."""
         return await self._store.read(lambda tx: tx.chats.count_inbound())
 
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
-        """Delete up to `limit` messages that are not open and were last changed before `older_than`.
+        """Delete up to `limit` messages that are not open; return the number deleted.
 
-        Return the number of deleted messages. If the platform sends a deleted message again, it counts as
-        new.
+        Only messages that were last changed before `older_than` are deleted. If the platform sends a deleted
+        message again, the message counts as new.
         """
         return await self._store.write(
             lambda tx: tx.chats.purge_inbound(older_than=older_than, limit=max(limit, 0))
@@ -213,7 +213,7 @@ def checked_draft(draft: InboundMessage) -> InboundMessage:
 
 
 def not_too_many(inbound_ids: Collection[int]) -> frozenset[int]:
-    """Return the ids without duplicates.
+    """Return the ids of inbound messages without duplicates.
 
     Raises:
         InvalidRecord: There are more than `MAX_INBOUND` ids.

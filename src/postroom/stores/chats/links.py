@@ -13,19 +13,21 @@ _LOCK = "linked_chats"
 
 
 class ChatLinks:
-    """The links between direct chats in a store."""
+    """The links between the direct chats of each person."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def find(self, address: ChatAddress) -> LinkedChat | None:
-        """Return the stored record of a direct chat."""
+        """Return the record of a direct chat, or None."""
         return await self._store.read(lambda tx: tx.chats.linked_chat(address))
 
     async def offer(
         self, address: ChatAddress, code_hash: str, rules: PairingRules, *, now: int | None = None
     ) -> None:
-        """Store the hash of a chat's new link code, valid for `rules.code_ms`; it replaces an earlier code.
+        """Store the hash of a chat's new link code, which is valid for `rules.code_ms`.
+
+        The new code replaces an earlier code of the chat.
 
         Raises:
             InvalidRecord: The chat or the hash is blank.
@@ -49,11 +51,11 @@ class ChatLinks:
         person: str,
         now: int | None = None,
     ) -> tuple[LinkOutcome, LinkedChat | None]:
-        """Link a chat with the chat in which a code was issued, and return that other chat.
+        """Link a chat with the chat in which a code was issued; return the outcome and the other chat.
 
-        If neither chat has a person yet, `person` becomes the person's id. A code can be used once. Each
-        unknown code counts as a wrong code in this chat. After `rules.most_wrong` wrong codes, the chat is
-        locked for `rules.locked_ms`. A correct code resets the count.
+        If neither chat has a person yet, `person` becomes the person's id. A code can be used once. After
+        `rules.most_wrong` wrong codes, the chat is locked for `rules.locked_ms`. A correct code resets the
+        number of wrong codes.
         """
         refuse_unfit(platform=address.platform, chat_id=address.chat_id, code_hash=code_hash, person=person)
 
@@ -78,7 +80,7 @@ class ChatLinks:
         return await self._store.write(change, key=_LOCK)
 
     async def share(self, address: ChatAddress, *, shares: bool) -> bool:
-        """Set whether a linked chat shares the person's conversation; return False if it is not linked."""
+        """Set whether a chat shares the person's conversation; return False if the chat is not linked."""
 
         def change(tx: Transaction) -> bool:
             tx.lock(_LOCK)
@@ -90,7 +92,7 @@ class ChatLinks:
         return await self._store.write(change, key=_LOCK)
 
     async def leave(self, address: ChatAddress) -> LinkedChat | None:
-        """Delete the link and code of a chat; return the former record, or None if there was no link."""
+        """Delete the link and the code of a chat; return the former record, or None if there was no link."""
 
         def change(tx: Transaction) -> LinkedChat | None:
             tx.lock(_LOCK)

@@ -10,19 +10,19 @@ from postroom.stores.store import SqlStore, Transaction
 
 
 class ChatPeople:
-    """The people who may write in chats, and the requests for access, in a store."""
+    """The people who may write in chats, and the requests for access."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def person(self, platform: str, user_id: str) -> Person | None:
-        """Return a person who has access, or None."""
+        """Return the person with this platform and id, or None if the person has no access."""
         return await self._store.read(lambda tx: tx.chats.person(platform, user_id))
 
     async def people(
         self, *, platform: str | None = None, after: tuple[str, str] = ("", ""), limit: int = MAX_INBOUND
     ) -> tuple[Person, ...]:
-        """Return the people who have access, ordered by platform and id."""
+        """Return up to `limit` people who have access, ordered by platform and id, after a position."""
         return tuple(
             await self._store.read(
                 lambda tx: tx.chats.people(platform=platform, after=after, limit=page(limit))
@@ -30,7 +30,7 @@ class ChatPeople:
         )
 
     async def let_in(self, person: Person, *, now: int | None = None) -> Person:
-        """Store a new person, or a new role and name of a known person; `added_at` never changes.
+        """Give a person access, or change the role and the name of a person who has access.
 
         Raises:
             InvalidRecord: The platform or the id is blank.
@@ -44,15 +44,15 @@ class ChatPeople:
         return await self._store.write(change, key=person.platform)
 
     async def shut_out(self, platform: str, user_id: str) -> bool:
-        """Delete a person; return False if the person was not stored."""
+        """Take a person's access away; return False if the person had no access."""
         return await self._store.write(lambda tx: tx.chats.drop_person(platform, user_id), key=platform)
 
     async def ask(
         self, request: PairingRequest, rules: PairingRules, *, now: int | None = None
     ) -> PairingRequest:
-        """Store a request for access that is valid for `rules.code_ms`; set its `asked_at` and `expires_at`.
+        """Store a request for access that is valid for `rules.code_ms`, and return the stored request.
 
-        The new request replaces an expired request of the same person.
+        An expired request of the person is replaced.
 
         Raises:
             InvalidRecord: The platform, the id or the hash is blank.
@@ -100,11 +100,10 @@ class ChatPeople:
         role: PersonRole = PersonRole.MEMBER,
         now: int | None = None,
     ) -> Person | None:
-        """Give access to the person whose open request has this code hash, and delete the request.
+        """Give access to the person whose open request has a code hash, and delete the request.
 
-        Return None if no open request has this hash. A code without an open request counts as a wrong guess
-        on the platform. After `rules.most_wrong` wrong guesses, the platform is locked for `rules.locked_ms`.
-        A correct code resets the count.
+        Return None if no open request has the code hash. After `rules.most_wrong` wrong codes, the platform
+        is locked for `rules.locked_ms`. A correct code resets the number of wrong codes.
 
         Raises:
             QueueFull: The platform is locked, so the code was not checked.
@@ -146,7 +145,7 @@ class ChatPeople:
         return await self._store.read(look)
 
     async def forget_requests(self, platform: str) -> int:
-        """Delete the requests, wrong guesses and lock of a platform; return the number of requests."""
+        """Delete the requests and the lock of a platform; return the number of deleted requests."""
 
         def change(tx: Transaction) -> int:
             _lock(tx, platform)

@@ -20,12 +20,12 @@ from postroom.stores.sql_transaction import Row
 
 
 def page(limit: int) -> int:
-    """Return the number of rows for a requested limit."""
+    """Return the number of rows to read: `limit`, but from 0 to `MAX_INBOUND`."""
     return max(0, min(limit, MAX_INBOUND))
 
 
 def inbound(row: Row) -> InboundMessage:
-    """Convert a row of `inbound_messages` to a record.
+    """Create an inbound message from a row of the table `inbound_messages`.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -49,7 +49,7 @@ def inbound(row: Row) -> InboundMessage:
 
 
 def session(row: Row) -> ChatSession:
-    """Convert a row of `chat_sessions` to a record.
+    """Create a session from a row of the table `chat_sessions`.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -71,7 +71,7 @@ def session(row: Row) -> ChatSession:
 
 
 def thread(row: Row) -> SessionThread:
-    """Convert a row of `chat_conversations` to a record."""
+    """Create the thread of a session from a row of the table `chat_conversations`."""
     thread_id, session_key, title, created_at, active_at = row
     return SessionThread(
         thread_id=thread_id,
@@ -83,7 +83,7 @@ def thread(row: Row) -> SessionThread:
 
 
 def person(row: Row) -> Person:
-    """Convert a row of `chat_people` to a record.
+    """Create a person from a row of the table `chat_people`.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -99,7 +99,7 @@ def person(row: Row) -> Person:
 
 
 def request(row: Row) -> PairingRequest:
-    """Convert a row of `chat_requests` to a record."""
+    """Create a request for access from a row of the table `chat_requests`."""
     platform, user_id, code_hash, name, asked_at, expires_at = row
     return PairingRequest(
         platform=platform,
@@ -112,7 +112,7 @@ def request(row: Row) -> PairingRequest:
 
 
 def linked_chat(row: Row) -> LinkedChat:
-    """Convert a row of `linked_chats` to a record."""
+    """Create a linked chat from a row of the table `linked_chats`."""
     platform, chat_id, person, shares, code_hash, code_until, failures, locked_until = row
     return LinkedChat(
         platform=platform,
@@ -127,7 +127,7 @@ def linked_chat(row: Row) -> LinkedChat:
 
 
 def web_conversation(row: Row) -> WebConversation:
-    """Convert a row of `web_conversations` to a record."""
+    """Create a conversation of the chat page from a row of the table `web_conversations`."""
     person, conversation_id, title, created_at, active_at = row
     return WebConversation(
         person=person,
@@ -139,7 +139,7 @@ def web_conversation(row: Row) -> WebConversation:
 
 
 def web_entry(row: Row) -> WebEntry:
-    """Convert a row of `web_entries` to a record.
+    """Create an entry of the chat page from a row of the table `web_entries`.
 
     Raises:
         StoreCorrupt: The body in the row is not a JSON object.
@@ -155,7 +155,7 @@ def web_entry(row: Row) -> WebEntry:
 
 
 def of_session(session: ChatSession) -> dict[str, object]:
-    """Convert a session to parameters of a statement."""
+    """Return the columns of a session, keyed by name."""
     return {
         "session_key": session.session_key,
         "thread_id": session.thread_id,
@@ -170,7 +170,7 @@ def of_session(session: ChatSession) -> dict[str, object]:
 
 
 def plain(fields: dict[str, Json]) -> dict[str, Json]:
-    """Return a deep copy of `fields`, exactly as the store returns them after they were stored.
+    """Return a deep copy of `fields` in the form in which the store returns them.
 
     Raises:
         InvalidRecord: A text contains a lone surrogate, which cannot be stored.
@@ -179,7 +179,7 @@ def plain(fields: dict[str, Json]) -> dict[str, Json]:
 
 
 def refuse_unfit(*optional: str | None, **needed: str) -> None:
-    """Raise an error if a required text is blank, or a text contains a lone surrogate.
+    """Check that no required text is blank, and that no text contains a lone surrogate.
 
     Raises:
         InvalidRecord: A text is blank, or contains a lone surrogate.

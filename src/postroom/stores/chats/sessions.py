@@ -12,10 +12,7 @@ from postroom.stores.store import SqlStore, Transaction
 
 @dataclass(slots=True)
 class Activity:
-    """The time and place of a session's last activity.
-
-    The activity is stored in the same transaction as the message.
-    """
+    """The time and the source of a session's last activity."""
 
     session_key: str
     thread_id: str
@@ -26,11 +23,11 @@ class Activity:
 
     @property
     def locks(self) -> tuple[str, ...]:
-        """The locks that the change requires."""
+        """The names of the locks that `change` requires."""
         return session_locks(self.session_key, self.thread_id)
 
     def noted(self, session: ChatSession) -> ChatSession:
-        """Return a copy of the session with this activity."""
+        """Return a copy of a session with the time and the source of this activity."""
         return replace(session, active_at=self.at, source=self.source)
 
     def change(self, tx: Transaction) -> None:
@@ -54,7 +51,7 @@ class Activity:
 
 
 class ChatSessions:
-    """The chat sessions in a store."""
+    """The sessions of all chats."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
@@ -64,9 +61,7 @@ class ChatSessions:
         return await self._store.read(lambda tx: tx.chats.session(session_key))
 
     async def open(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
-        """Store a new session and its thread; if its key is already stored, return the stored session.
-
-        If several callers open a session at the same time, one of them creates it, and all get it.
+        """Store a new session and its thread, or return the stored session with this key.
 
         Raises:
             InvalidRecord: The session key or the thread id is blank.
@@ -89,8 +84,8 @@ class ChatSessions:
     async def put(self, session: ChatSession, *, now: int | None = None) -> ChatSession:
         """Store a changed session if its revision is current; return the session with the next revision.
 
-        `thread_id`, `source`, `title`, `settings` and `active_at` are stored. A new thread is added to the
-        session's threads, and the title is also stored as the title of the current thread.
+        `thread_id`, `source`, `title`, `settings` and `active_at` are stored. The title is also stored as the
+        title of the current thread.
 
         Raises:
             UnknownThread: No session has this key.
@@ -120,9 +115,9 @@ class ChatSessions:
         return await self._store.write(change, key=session.session_key)
 
     async def rename(self, session_key: str, new_key: str, source: dict[str, Json]) -> bool:
-        """Change the key of a session, its threads and its open messages, after the chat's id has changed.
+        """Change the key of a session, its threads and its open messages.
 
-        Return False without a change if no session has the old key, or a session already has the new key.
+        Return False if no session has the old key, or if a session already has the new key.
 
         Raises:
             InvalidRecord: The new key is blank.
@@ -146,25 +141,22 @@ class ChatSessions:
     async def threads(
         self, session_key: str, *, title: str | None = None, limit: int = MAX_INBOUND
     ) -> tuple[SessionThread, ...]:
-        """Return a session's threads, last active first; `title` selects the threads with this title."""
+        """Return up to `limit` threads of a session, last active first; `title` selects threads by title."""
         return tuple(
             await self._store.read(lambda tx: tx.chats.threads(session_key, title=title, limit=page(limit)))
         )
 
     async def thread(self, thread_id: str) -> SessionThread | None:
-        """Return the thread of a session with this id, even if the session uses another thread now."""
+        """Return the thread with this id, or None if no session has ever used the thread."""
         return await self._store.read(lambda tx: tx.chats.thread(thread_id))
 
     async def sessions(self, *, after: str = "", limit: int = MAX_INBOUND) -> tuple[ChatSession, ...]:
-        """Return sessions, ordered by key."""
+        """Return up to `limit` sessions, ordered by key, from the first key after `after`."""
         return tuple(await self._store.read(lambda tx: tx.chats.sessions(after=after, limit=page(limit))))
 
 
 def _check_session(session: ChatSession) -> ChatSession:
-    """Return a copy of a session after checking that it can be stored.
-
-    If the caller changes its fields later, the copy stays unchanged.
-    """
+    """Return a deep copy of a session after checking that the session can be stored."""
     refuse_unfit(session.title, session_key=session.session_key, thread_id=session.thread_id)
     return replace(session, source=plain(session.source), settings=plain(session.settings))
 

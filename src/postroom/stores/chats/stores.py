@@ -19,7 +19,7 @@ _MESSAGES_OF_RUN: Final = 100
 
 
 class ChatStores:
-    """The stores of the gateway in the database of mail and runs."""
+    """The stores of the chat gateway in one database."""
 
     def __init__(self, store: SqlStore, *, is_shared: bool) -> None:
         self._store = store
@@ -41,12 +41,12 @@ class ChatStores:
     async def answered(
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
-        """Return the readable messages with these ids, ordered by id, and a run's files, in one read."""
+        """Return the readable inbound messages with these ids, ordered by id, and the files of a run."""
         requested_ids = not_too_many(inbound_ids)
         return await self._store.read(lambda tx: tx.chats.answered(requested_ids, thread_id, run_id))
 
     async def reasoning(self, thread_id: str, run_id: str) -> str:
-        """Return the model's reasoning in the newest 100 messages of a run; empty if it has none."""
+        """Return the model's reasoning in the newest 100 messages of a run, or "" if there is none."""
         return await self._store.read(lambda tx: _reasoning(tx, thread_id, run_id))
 
     async def run_that_read(self, message: InboundMessage) -> tuple[RunRecord | None, str]:
@@ -65,7 +65,7 @@ class ChatStores:
         return await self._store.read(look)
 
     async def note_sent(self, outbox_id: str, steps: int) -> None:
-        """Store how many steps of a reply were delivered, so that they are not repeated after a crash."""
+        """Store how many steps of a reply were delivered, so that a later attempt skips them."""
         await self._store.write(lambda tx: tx.outbox.note_steps(outbox_id, steps))
 
 

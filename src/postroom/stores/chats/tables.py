@@ -43,9 +43,9 @@ class ChatTables:
         return rows.inbound(row) if row else None
 
     def inbound_by_id(self, inbound_ids: Collection[int], *, readable: bool = False) -> list[InboundMessage]:
-        """Return the inbound messages with these ids, ordered by id; unknown ids are ignored.
+        """Return the inbound messages with these ids, ordered by id; unknown ids are skipped.
 
-        With `readable`, unreadable messages are omitted.
+        With `readable`, unreadable messages are skipped.
         """
         statement = "chats.readable_inbound" if readable else "chats.inbound_by_id"
         return [rows.inbound(row) for row in self._tx.all(statement, {"ids": _possible(inbound_ids)})]
@@ -53,7 +53,7 @@ class ChatTables:
     def answered(
         self, inbound_ids: Collection[int], thread_id: str, run_id: str | None
     ) -> tuple[tuple[InboundMessage, ...], tuple[ChatFile, ...]]:
-        """Return the readable inbound messages with these ids, and the files of a run, in one read."""
+        """Return the readable inbound messages with these ids, and the files of a run."""
         message_ids = [] if run_id is None else [run_id]
         answer, files = self._tx.ask(
             ("chats.readable_inbound", {"ids": _possible(inbound_ids)}),
@@ -64,7 +64,11 @@ class ChatTables:
     def open_inbound(
         self, *, status: InboundStatus | None, session_key: str | None, after: int, limit: int
     ) -> list[InboundMessage]:
-        """Return open messages ordered by id; `status` and `session_key` restrict the result."""
+        """Return up to `limit` open inbound messages with an id greater than `after`, ordered by id.
+
+        Without `status`, messages with any open status are returned. Without `session_key`, messages of all
+        sessions are returned.
+        """
         values = {
             "status": status and status.value,
             "session_key": session_key,
@@ -75,22 +79,20 @@ class ChatTables:
         return [rows.inbound(row) for row in self._tx.all(statement, values)]
 
     def newest_inbound(self, platform: str, *, limit: int) -> list[InboundMessage]:
-        """Return the newest messages of a platform, newest first."""
+        """Return up to `limit` inbound messages of a platform, newest first."""
         result = self._tx.all("chats.newest", {"platform": platform, "limit": limit})
         return [rows.inbound(row) for row in result]
 
     def count_inbound(self) -> dict[InboundStatus, int]:
-        """Count all messages by status."""
+        """Return the number of inbound messages per status."""
         return {InboundStatus(status): number for status, number in self._tx.all("chats.counts")}
 
     def insert_inbound(
         self, draft: InboundMessage, now: int, *, thread_id: str | None = None
     ) -> InboundMessage | None:
-        """Store a message as waiting or, if a thread is given, as handed over.
+        """Store a message as waiting, or as handed over if a thread is given.
 
-        Return None if a message with this key is already stored.
-
-        The body of the message must be plain data.
+        Return None if a message with this key is already stored. The body must be plain JSON data.
         """
         status = InboundStatus.WAITING if thread_id is None else InboundStatus.HANDED_OVER
         values = {
@@ -110,7 +112,7 @@ class ChatTables:
         )
 
     def move_inbound(self, inbound_ids: Collection[int], move: InboundMove, now: int) -> None:
-        """Change the status of messages; a message for which the change is not allowed stays unchanged."""
+        """Change the status of inbound messages; messages that cannot have the status stay unchanged."""
         values = {
             "ids": _possible(inbound_ids),
             "status": move.status.value,
@@ -123,7 +125,7 @@ class ChatTables:
         self._tx.run("chats.move", values)
 
     def put_body(self, message: InboundMessage) -> None:
-        """Store the body and the revision of a message."""
+        """Store the body and the revision of an inbound message."""
         values = {
             "inbound_id": message.inbound_id,
             "body": encode(message.body),
@@ -133,7 +135,7 @@ class ChatTables:
         self._tx.run("chats.edit", values)
 
     def purge_inbound(self, *, older_than: int, limit: int) -> int:
-        """Delete messages that are not open, oldest change first; return their number."""
+        """Delete up to `limit` inbound messages that are not open; return the number deleted."""
         gone = self._tx.all("chats.purge", {"older_than": older_than, "limit": limit})
         self._tx.run("chats.forget_purged", {"ids": [str(row[0]) for row in gone]})
         return len(gone)
@@ -144,15 +146,15 @@ class ChatTables:
         return rows.session(row) if row else None
 
     def sessions(self, *, after: str, limit: int) -> list[ChatSession]:
-        """Return sessions, ordered by key."""
+        """Return up to `limit` sessions, ordered by key, from the first key after `after`."""
         return [rows.session(row) for row in self._tx.all("chats.sessions", {"after": after, "limit": limit})]
 
     def put_session(self, session: ChatSession) -> None:
-        """Store a session; it replaces a session with the same key."""
+        """Store a new or changed session."""
         self._tx.run("chats.put_session", rows.of_session(session))
 
     def rename_session(self, session_key: str, session: ChatSession) -> None:
-        """Store a session, its threads and its open messages under a new key."""
+        """Move a session, its threads and its open messages to the key of `session`."""
         keys = {"session_key": session_key, "new_key": session.session_key}
         self._tx.run("chats.take_session_away", {"session_key": session_key})
         self.put_session(session)
@@ -160,28 +162,28 @@ class ChatTables:
         self._tx.run("chats.rename_inbound", keys)
 
     def thread(self, thread_id: str) -> SessionThread | None:
-        """Return the thread of a session with this id, or None."""
+        """Return the thread with this id, or None if no session has ever used the thread."""
         row = self._tx.one("chats.thread", {"thread_id": thread_id})
         return rows.thread(row) if row else None
 
     def threads(self, session_key: str, *, title: str | None, limit: int) -> list[SessionThread]:
-        """Return a session's threads, last active first; `title` selects the threads with this title."""
+        """Return up to `limit` threads of a session, last active first; `title` selects threads by title."""
         statement = "chats.threads" if title is None else "chats.threads_titled"
         values = {"session_key": session_key, "title": escape_nul(title), "limit": limit}
         return [rows.thread(row) for row in self._tx.all(statement, values)]
 
     def put_thread(self, thread: SessionThread) -> None:
-        """Store a new thread of a session, or a new title and activity of a known thread."""
+        """Store a new or changed thread of a session."""
         values = {**asdict(thread), "title": escape_nul(thread.title)}
         self._tx.run("chats.put_thread", values)
 
     def person(self, platform: str, user_id: str) -> Person | None:
-        """Return a person who has access, or None."""
+        """Return the person with this platform and id, or None if the person has no access."""
         row = self._tx.one("chats.person", {"platform": platform, "user_id": user_id})
         return rows.person(row) if row else None
 
     def people(self, *, platform: str | None, after: tuple[str, str], limit: int) -> list[Person]:
-        """Return the people who have access, ordered by platform and id."""
+        """Return up to `limit` people who have access, ordered by platform and id, after a position."""
         statement = "chats.people" if platform is None else "chats.people_of_platform"
         values = {"platform": platform, "after_platform": after[0], "after_id": after[1], "limit": limit}
         return [rows.person(row) for row in self._tx.all(statement, values)]
@@ -193,49 +195,49 @@ class ChatTables:
         return rows.person(row)
 
     def drop_person(self, platform: str, user_id: str) -> bool:
-        """Delete a person; return False if the person was not stored."""
+        """Take a person's access away; return False if the person had no access."""
         return self._tx.changed("chats.shut_out", {"platform": platform, "user_id": user_id}) > 0
 
     def requests(self, *, platform: str | None, now: int, limit: int) -> list[PairingRequest]:
-        """Return the requests that are open at this time, oldest first."""
+        """Return up to `limit` requests for access that are open at the time `now`, oldest first."""
         result = self._tx.all("chats.requests", {"platform": platform, "now": now, "limit": limit})
         return [rows.request(row) for row in result]
 
     def request_of(self, platform: str, user_id: str) -> PairingRequest | None:
-        """Return the request of a person, whether it is open or expired."""
+        """Return the open or expired request of a person for access, or None."""
         row = self._tx.one("chats.request_of", {"platform": platform, "user_id": user_id})
         return rows.request(row) if row else None
 
     def request_with_code(self, platform: str, code_hash: str, now: int) -> PairingRequest | None:
-        """Return the oldest open request with this code hash."""
+        """Return the oldest open request for access with a code hash, or None."""
         values = {"platform": platform, "code_hash": code_hash, "now": now}
         row = self._tx.one("chats.request_with_code", values)
         return rows.request(row) if row else None
 
     def put_request(self, request: PairingRequest) -> None:
-        """Store a request; it replaces an earlier request of the same person."""
+        """Store a request for access, which replaces an earlier request of the person."""
         self._tx.run("chats.put_request", {**asdict(request), "name": escape_nul(request.name)})
 
     def drop_request(self, platform: str, user_id: str) -> None:
-        """Delete the request of a person."""
+        """Delete a person's request for access."""
         self._tx.run("chats.forget_request", {"platform": platform, "user_id": user_id})
 
     def drop_ended_requests(self, platform: str, *, now: int, asked_until: int) -> None:
-        """Delete expired requests of people who may send a new request now."""
+        """Delete expired requests for access from people who may ask again."""
         values = {"platform": platform, "now": now, "asked_until": asked_until}
         self._tx.run("chats.drop_ended_requests", values)
 
     def drop_requests(self, platform: str) -> int:
-        """Delete all requests on a platform; return their number."""
+        """Delete all requests for access on a platform; return the number deleted."""
         return self._tx.changed("chats.forget_requests", {"platform": platform})
 
     def pairing_failures(self, platform: str) -> tuple[int, int]:
-        """Return the wrong codes on a platform since the last correct one, and when its lock ends."""
+        """Return the number of wrong codes on a platform, and when the lock of the platform ends."""
         row = self._tx.one("chats.pairing_failures", {"platform": platform})
         return (row[0], row[1]) if row else (0, 0)
 
     def put_pairing_failures(self, platform: str, *, failures: int, locked_until: int) -> None:
-        """Store the number of wrong codes on a platform, and when its lock ends."""
+        """Store the number of wrong codes on a platform, and when the lock of the platform ends."""
         values = {"platform": platform, "failures": failures, "locked_until": locked_until}
         self._tx.run("chats.put_pairing_failures", values)
 
@@ -245,12 +247,12 @@ class ChatTables:
         return rows.linked_chat(row) if row else None
 
     def linked_chat_with_code(self, code_hash: str, now: int) -> LinkedChat | None:
-        """Return the chat in which this code was issued, if the code is valid at `now`."""
+        """Return the chat in which a code was issued, or None if the code is invalid at the time `now`."""
         row = self._tx.one("chats.linked_chat_with_code", {"code_hash": code_hash, "now": now})
         return rows.linked_chat(row) if row else None
 
     def linked_chats_of(self, person: str) -> list[LinkedChat]:
-        """Return the chats of a person, ordered by platform and id."""
+        """Return up to 200 chats of a person, ordered by platform and id."""
         result = self._tx.all("chats.linked_chats_of", {"person": person, "limit": MAX_PEOPLE})
         return [rows.linked_chat(row) for row in result]
 
@@ -259,7 +261,10 @@ class ChatTables:
         self._tx.run("chats.put_linked_chat", {**asdict(chat), "shares": int(chat.shares)})
 
     def web_conversations(self, person: str, *, before: int | None, limit: int) -> list[WebConversation]:
-        """Return a person's conversations on the chat page, last active first."""
+        """Return up to `limit` conversations of a person on the chat page, last active first.
+
+        Only conversations that were last active before the time `before` are returned.
+        """
         values = {"person": person, "before": _NEWEST if before is None else before, "limit": limit}
         return [rows.web_conversation(row) for row in self._tx.all("chats.web_conversations", values)]
 
@@ -270,12 +275,12 @@ class ChatTables:
         return rows.web_conversation(row) if row else None
 
     def put_web_conversation(self, conversation: WebConversation) -> None:
-        """Store a new conversation of the chat page, or a new title and position of a known one."""
+        """Store a new or changed conversation of the chat page."""
         values = {**structs.asdict(conversation), "title": escape_nul(conversation.title)}
         self._tx.run("chats.put_web_conversation", values)
 
     def drop_web_conversation(self, person: str, conversation_id: str) -> bool:
-        """Delete a conversation of the chat page with its entries; return False if there was none."""
+        """Delete a conversation of the chat page; return False if the conversation does not exist."""
         values = {"person": person, "conversation_id": conversation_id}
         self._tx.run("chats.drop_web_entries", values)
         return self._tx.changed("chats.drop_web_conversation", values) > 0
@@ -283,7 +288,7 @@ class ChatTables:
     def web_entries(
         self, person: str, conversation_id: str, *, before: int | None, limit: int
     ) -> list[WebEntry]:
-        """Return the newest entries of a conversation, newest first."""
+        """Return up to `limit` entries of a conversation before the position `before`, newest first."""
         values = {
             "person": person,
             "conversation_id": conversation_id,
@@ -298,47 +303,50 @@ class ChatTables:
         return rows.web_entry(row) if row else None
 
     def put_web_entry(self, entry: WebEntry) -> None:
-        """Store a new entry of the chat page, or a new body of a known entry."""
+        """Store a new or changed entry of the chat page."""
         self._tx.run("chats.put_web_entry", {**structs.asdict(entry), "body": encode(entry.body)})
 
     def files(self, thread_id: str, message_ids: Collection[str]) -> list[ChatFile]:
-        """Return the files of messages of a thread, ordered by message and position."""
+        """Return the files of messages on a thread, ordered by message and position."""
         values = {"thread_id": thread_id, "message_ids": list(message_ids)}
         return [record(ChatFile, row) for row in self._tx.all("chats.files", values)]
 
     def put_file(self, file: ChatFile) -> None:
-        """Store the record of a message's file; it replaces an earlier record of the file."""
+        """Store the record of a message's file."""
         self._tx.run("chats.put_file", structs.asdict(file))
 
     def count_pieces(self, sha256: str) -> int:
-        """Return the number of stored pieces of the bytes under a hash."""
+        """Return the number of stored pieces of a file, which is found by its SHA-256."""
         return int(self._tx.all("chats.count_pieces", {"sha256": sha256})[0][0])
 
     def piece(self, sha256: str, position: int) -> bytes | None:
-        """Return a piece of the bytes under a hash, counted from 0; a mail attachment has only one."""
+        """Return the piece of a file at a position, counted from 0, or None."""
         row = self._tx.one("chats.piece", {"sha256": sha256, "position": position})
         return bytes(row[0]) if row else None
 
     def put_piece(self, sha256: str, position: int, piece: str, content: bytes, *, now: int) -> None:
-        """Store a piece under its own hash, unless it is already stored; the caller holds `BYTES_LOCK`."""
+        """Store a piece of a file, unless the piece is already stored.
+
+        The caller must hold `BYTES_LOCK`.
+        """
         values = {"sha256": sha256, "position": position, "piece": piece, "now": now}
         self._tx.run("mail.insert_blob", {"sha256": piece, "content": content})
         self._tx.run("chats.put_piece", values)
 
     def keep_pieces(self, sha256: str, *, now: int) -> int:
-        """Mark the bytes under a hash as needed now; return the number of their pieces."""
+        """Set the storage time of the pieces of a file to `now`; return the number of pieces."""
         return self._tx.changed("chats.keep_pieces", {"sha256": sha256, "now": now})
 
     def drop_files(self, thread_ids: Collection[str]) -> None:
-        """Delete the file records of threads; `drop_unused_bytes` deletes the bytes later."""
+        """Delete the file records of threads, but not the contents of the files."""
         self._tx.run("chats.drop_files", {"thread_ids": list(thread_ids)})
 
     def drop_unused_bytes(self, before: int, *, limit: int) -> int:
-        """Delete bytes without a file record that were stored before a time; the caller holds `BYTES_LOCK`.
+        """Delete the contents of up to `limit` files without a record; return the number of deleted files.
 
-        Return the number of deleted files, at most `limit`. Bytes are stored before the record of their file,
-        and uploaded bytes have no record until their message is processed. Therefore `before` must be earlier
-        than any message that still waits. Bytes that a mail attachment or another file shares are kept.
+        Only contents that were stored before the time `before` are deleted. `before` must be earlier than the
+        arrival of the oldest open message, whose files may lack a record. Contents that a mail attachment or
+        another file shares are kept. The caller must hold `BYTES_LOCK`.
         """
         unused = self._tx.all("chats.unused_pieces", {"before": before, "limit": limit})
         hashes, pieces = sorted({row[0] for row in unused}), sorted({row[1] for row in unused})
@@ -349,5 +357,5 @@ class ChatTables:
 
 
 def _possible(inbound_ids: Collection[int]) -> list[int]:
-    """Return the given ids that an inbound message can have."""
+    """Return the ids that an inbound message can have."""
     return [number for number in inbound_ids if 0 < number <= _NEWEST]

@@ -9,13 +9,13 @@ from postroom.stores.store import SqlStore, Transaction
 
 
 class WebChats:
-    """The conversations of the chat page in a store."""
+    """The conversations of the chat page."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
 
     async def end_session(self, hashed: str, *, ends_at: int) -> None:
-        """Store the hash of a session from which a person signed out, until the session would expire."""
+        """Store the hash of a session from which a person signed out, until the time `ends_at`."""
         await self._store.write(lambda tx: tx.mail.end_session(hashed, ends_at=ends_at))
 
     async def is_session_ended(self, hashed: str) -> bool:
@@ -25,7 +25,7 @@ class WebChats:
     async def conversations(
         self, person: str, *, before: int | None = None, limit: int = 200
     ) -> tuple[WebConversation, ...]:
-        """Return a person's conversations, last active first.
+        """Return up to `limit` conversations of a person, last active first.
 
         With `before`, only conversations that were last active before this time are returned.
         """
@@ -36,11 +36,11 @@ class WebChats:
         )
 
     async def conversation(self, person: str, conversation_id: str) -> WebConversation | None:
-        """Return a conversation, or None if it does not exist."""
+        """Return the conversation with this id, or None."""
         return await self._store.read(lambda tx: tx.chats.web_conversation(person, conversation_id))
 
     async def open(self, person: str, conversation_id: str, *, title: str) -> None:
-        """Create an empty conversation; if it already exists, it keeps its title.
+        """Create an empty conversation, unless a conversation with this id exists.
 
         Raises:
             InvalidRecord: A part is blank or contains a lone surrogate.
@@ -63,9 +63,9 @@ class WebChats:
         await self._store.write(change, key=person)
 
     async def put(self, entries: Sequence[WebEntry]) -> bool:
-        """Store entries of a conversation; a known entry gets the new body and keeps its position.
+        """Store entries of a conversation; return False if the conversation was deleted.
 
-        Return False without a change if the conversation was deleted.
+        A stored entry gets the new body and keeps its position.
 
         Raises:
             InvalidRecord: An id is blank, or a text contains a lone surrogate.
@@ -89,7 +89,7 @@ class WebChats:
         return await self._store.write(change, key=newest.person)
 
     async def rename(self, person: str, conversation_id: str, title: str) -> bool:
-        """Change the title of a conversation; return False if it does not exist.
+        """Change the title of a conversation; return False if the conversation does not exist.
 
         Raises:
             InvalidRecord: The title is blank or contains a lone surrogate.
@@ -106,7 +106,7 @@ class WebChats:
         return await self._store.write(change, key=person)
 
     async def delete(self, person: str, conversation_id: str) -> bool:
-        """Delete a conversation with its entries; return False if it does not exist."""
+        """Delete a conversation with its entries; return False if the conversation does not exist."""
 
         def change(tx: Transaction) -> bool:
             tx.lock(_lock(person))
@@ -117,7 +117,7 @@ class WebChats:
     async def entries(
         self, person: str, conversation_id: str, *, before: int | None = None, limit: int = 200
     ) -> tuple[WebEntry, ...]:
-        """Return a conversation's entries, newest first; with `before`, only entries before this position."""
+        """Return up to `limit` entries of a conversation before the position `before`, newest first."""
         return tuple(
             await self._store.read(
                 lambda tx: tx.chats.web_entries(person, conversation_id, before=before, limit=page(limit))
@@ -125,7 +125,7 @@ class WebChats:
         )
 
     async def entry(self, person: str, entry_id: str) -> WebEntry | None:
-        """Return an entry of a person, in any conversation, or None if it does not exist."""
+        """Return the entry with this id from any conversation of a person, or None."""
         return await self._store.read(lambda tx: tx.chats.web_entry(person, entry_id))
 
 

@@ -99,6 +99,7 @@ from postroom.stores.mail.check_values import message_of
 from postroom.stores.outbox import OutboxTables
 from postroom.stores.runs import rows
 from postroom.stores.runs.dispatches import put_place
+from postroom.stores.runs.threads import Threads
 from postroom.stores.sql_transaction import Look, Row, SqlTransaction, asked, refuse_stale
 
 if TYPE_CHECKING:
@@ -107,10 +108,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class EventRecorder:
-    """Writes the log entries of one change, and numbers them in each log.
-
-    Each change has its own recorder.
-    """
+    """Writes the log entries of one transaction."""
 
     _tx: SqlTransaction
     _log: EventTables
@@ -125,11 +123,11 @@ class EventRecorder:
     """The kinds of the deliveries that this change has read or written, keyed by message and agent."""
 
     def know_agent(self, agent: Agent) -> None:
-        """Remember the project of an agent for the rest of the change."""
+        """Remember the project of an agent for the rest of the transaction."""
         self._homes["agent", agent.id] = agent.project_id
 
     def know_delivery(self, message_id: int, project_id: int, agent_id: int, kind: RecipientKind) -> None:
-        """Remember the project of a message and the kind of its delivery for the rest of the change."""
+        """Remember the project of a message and the kind of a delivery for the rest of the transaction."""
         self._homes["message", message_id] = project_id
         self._kinds[message_id, agent_id] = kind
 
@@ -143,7 +141,7 @@ class EventRecorder:
         return self._kinds[message_id, agent_id]
 
     def lock(self, project_ids: Iterable[int]) -> None:
-        """Lock projects, so that no other change can add entries to their logs."""
+        """Lock projects, so that no other transaction can add entries to their logs."""
         if missing := set(project_ids) - self._locked:
             self._locked |= missing
             self._lock(*map("project:{}".format, sorted(missing)))
@@ -153,7 +151,7 @@ class EventRecorder:
         self._record([project_id], Happening(kind="project.made", at=now))
 
     def project_merged(self, project_id: int, former: str, now: int) -> None:
-        """Record that a project was merged into another project; the entry contains the merged one's slug."""
+        """Record that a project with the slug `former` was merged into the project `project_id`."""
         self._record([project_id], Happening(kind="project.merged", at=now, detail={"former": former}))
 
     def agent_registered(self, agent: Agent) -> None:
@@ -162,12 +160,12 @@ class EventRecorder:
         self._record([agent.project_id], happening)
 
     def agent_retired(self, before: Agent | None, retired_at: int | None, now: int) -> None:
-        """Record that an agent was retired or became active again, if its state has changed."""
+        """Record that an agent was retired or became active again; an unchanged state is not recorded."""
         if before is not None and (before.retired_at is None) != (retired_at is None):
             self.of_agent("agent.unretired" if retired_at is None else "agent.retired", before.id, now)
 
     def policy_set(self, before: Agent | None, policy: ContactPolicy, now: int) -> None:
-        """Record an agent's new contact policy, if it has changed."""
+        """Record the new contact policy of an agent; an unchanged policy is not recorded."""
         if before is not None and before.contact_policy != policy:
             self.of_agent("agent.policy_set", before.id, now)
 
@@ -189,9 +187,9 @@ class EventRecorder:
         self._record([message.project_id], happening)
 
     def reached(self, message_id: int, reader: Agent, kind: RecipientKind) -> None:
-        """Record a message that this change stored in the log of a recipient's project.
+        """Record a new message in the log of a recipient's project.
 
-        Recipients of blind copies must come last.
+        The transaction must have stored the message. Recipients of blind copies must come last.
         """
         self.know_agent(reader)
         self._kinds[message_id, reader.id] = kind
@@ -201,7 +199,7 @@ class EventRecorder:
             self._record([reader.project_id], _hidden(happening, is_hidden=kind == "bcc"))
 
     def recalled(self, message: Message, now: int) -> None:
-        """Record that a message was recalled, in all logs that contain the message."""
+        """Record the recall of a message in all logs that contain the message."""
         happening = Happening(
             kind="message.recalled", at=now, agent_id=message.sender_id, message_id=message.id
         )
@@ -213,10 +211,10 @@ class EventRecorder:
                 self._record([project_id], _hidden(happening, is_hidden=bool(is_hidden)))
 
     def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> list[tuple[int, int]]:
-        """Lock a project and the projects of its messages' recipients.
+        """Lock a project and the projects of the recipients of its messages.
 
-        Return pairs of a message and another project to which it was also delivered; blind copies are
-        ignored.
+        Return pairs of a message id and the id of another project that received the message. Blind copies are
+        skipped.
         """
         reached = self._tx.all("project_log.projects_reached_by", {"ids": message_ids})
         self.lock([project_id, *(row[1] for row in reached)])
@@ -225,7 +223,7 @@ class EventRecorder:
     def deleted(
         self, project_id: int, message_ids: Sequence[int], elsewhere: Sequence[tuple[int, int]], now: int
     ) -> None:
-        """Add one entry about deleted messages to the log of each project that has some of these messages."""
+        """Record the deletion of messages, by one entry in each log that contains some of the messages."""
         by_project = {project_id: list(message_ids)}
         for message_id, other in elsewhere:
             if message_id in by_project[project_id]:
@@ -245,7 +243,7 @@ class EventRecorder:
         by: str = "",
         run_id: str | None = None,
     ) -> None:
-        """Record a step of a delivery in the logs of the message's and the recipient's project."""
+        """Record a step of a delivery in the logs of the message's project and of the recipient's project."""
         happening = Happening(
             kind=kind,
             at=now,
@@ -262,7 +260,7 @@ class EventRecorder:
         self._of_reservation(kind, reservation, now, detail)
 
     def expired(self, reservation: Reservation, now: int) -> None:
-        """Record that a reservation has expired, when a change finds it expired."""
+        """Record that a reservation has expired."""
         self._of_reservation("reservation.expired", reservation, now, {"path": reservation.pattern})
 
     def released(self, reservation: Reservation, now: int, by: str) -> None:
@@ -275,22 +273,19 @@ class EventRecorder:
     def of_task(
         self, kind: EventKind, task: Task, agent_id: int | None, now: int, fields: Sequence[str] = ()
     ) -> None:
-        """Record an event about a task with the task's epoch; without an agent, it has no author.
-
-        `fields` are the attributes that have changed.
-        """
+        """Record an event about a task; `fields` are the names of the attributes that have changed."""
         detail: Detail = {"task_id": task.id, "epoch": task.epoch}
         if fields:
             detail = {**detail, "fields": " ".join(fields)}
         self._record([task.project_id], Happening(kind=kind, at=now, agent_id=agent_id, detail=detail))
 
     def of_file(self, project_id: int, agent_id: int, path: str, now: int) -> None:
-        """Record that an agent changed a file of the project."""
+        """Record that an agent changed a file of a project."""
         happening = Happening(kind="file.changed", at=now, agent_id=agent_id, detail={"path": path})
         self._record([project_id], happening)
 
     def of_branch(self, kind: EventKind, project_id: int, detail: Detail, now: int) -> None:
-        """Record an event about a branch of the project's repository, without an agent."""
+        """Record an event about a branch of a project's repository."""
         self._record([project_id], Happening(kind=kind, at=now, detail=detail))
 
     def of_note(self, kind: EventKind, note: Note, agent_id: int, now: int) -> None:
@@ -299,9 +294,9 @@ class EventRecorder:
         self._record([note.project_id], happening)
 
     def contact(self, before: ContactLink | None, link: ContactLink, now: int) -> None:
-        """Record that a contact changed, with the agent that caused the change.
+        """Record a changed contact, together with the agent that caused the change.
 
-        The requesting agent causes a request, and the other agent causes the decision.
+        The requesting agent causes a request, and the requested agent causes the decision.
         """
         if before is not None and before.status == link.status:
             return
@@ -317,6 +312,13 @@ class EventRecorder:
         happening = Happening(kind=kind, at=now, agent_id=agent_id, run_id=run_id, detail=detail)
         self._record_in_projects(happening)
 
+    def of_question(self, kind: EventKind, run_id: str, agent_id: int, question_id: str, now: int) -> None:
+        """Record the end of a question of a run; a repeated call adds no entry."""
+        happening = Happening(
+            kind=kind, at=now, agent_id=agent_id, run_id=run_id, detail={"question_id": question_id}
+        )
+        self._record_in_projects(happening, key=f"{kind.removeprefix('question.')}/{run_id}/{question_id}")
+
     def _of_reservation(self, kind: EventKind, reservation: Reservation, now: int, detail: Detail) -> None:
         happening = Happening(
             kind=kind,
@@ -327,14 +329,18 @@ class EventRecorder:
         )
         self._record([reservation.project_id], happening)
 
-    def _record_in_projects(self, happening: Happening, *, other_id: int | None = None) -> None:
-        """Write an entry once to the log of each project of the message, the agent and the other agent."""
-        self._record(self.find_projects(happening.message_id, happening.agent_id, other_id), happening)
+    def _record_in_projects(
+        self, happening: Happening, *, other_id: int | None = None, key: str | None = None
+    ) -> None:
+        """Write an entry to the log of each project of the message and the agents."""
+        self._record(
+            self.find_projects(happening.message_id, happening.agent_id, other_id), happening, key=key
+        )
 
     def find_projects(
         self, message_id: int | None, agent_id: int | None, other_id: int | None = None
     ) -> list[int]:
-        """Return the projects of a message and of agents, in whose logs their events are recorded."""
+        """Return the projects of a message and of agents, in whose logs events are recorded."""
         key = message_id, agent_id, other_id
         if key not in self._concerned:
             named = ("message", message_id), ("agent", agent_id), ("agent", other_id)
@@ -345,7 +351,7 @@ class EventRecorder:
             self._concerned[key] = sorted(filter(None, homes))
         return self._concerned[key]
 
-    def _record(self, project_ids: Sequence[int], happening: Happening) -> None:
+    def _record(self, project_ids: Sequence[int], happening: Happening, *, key: str | None = None) -> None:
         self.lock(project_ids)
         values = {
             "agent_id": happening.agent_id,
@@ -355,7 +361,9 @@ class EventRecorder:
             "detail": dict(happening.detail),
         }
         for project_id in project_ids:  # `mail.event_log` decides who sees the entry
-            self._log.note(f"project:{project_id}", happening.kind, values, origin="mail", at=happening.at)
+            self._log.note(
+                f"project:{project_id}", happening.kind, values, origin="mail", at=happening.at, key=key
+            )
 
 
 def _hidden(happening: Happening, *, is_hidden: bool) -> Happening:
@@ -378,41 +386,44 @@ _COLUMNS = tuple(field.name for field in fields(MessageRun))
 
 
 class WakingReads:
-    """Reads runners, active runs and their questions, and which runs received messages."""
+    """Reads runners, active runs and their questions, and the runs that received messages."""
 
     _tx: SqlTransaction
 
     def runner(self, agent_id: int) -> KeptRunner | None:
-        """Return the stored runner of an agent, or None if postroom does not run the agent."""
+        """Return the stored runner of an agent, or None if the agent has no runner."""
         row = self._tx.one("mail.runner", {"agent_id": agent_id})
         return record(KeptRunner, row) if row else None
 
     def runners(self, *, limit: int, after: int = 0) -> list[KeptRunner]:
-        """Return runners ordered by agent id, starting after the id `after`."""
+        """Return up to `limit` runners, ordered by agent id, from the first agent id after `after`."""
         found_rows = self._tx.all("mail.runners", {"after": after, "limit": limit})
         return [record(KeptRunner, row) for row in found_rows]
 
     def with_runner(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        """Return which of the agents have a runner or a chat address, and the time when it was set."""
+        """Return when the runner or the chat address of each agent was set.
+
+        Agents without a runner and without a chat address are omitted.
+        """
         return dict(map(tuple, self._tx.all("mail.with_runner", {"ids": agent_ids})))
 
     def working_on(self, agent_ids: Sequence[int], project_id: int, thread_id: str) -> set[int]:
-        """Return which of the agents `agent_ids` have an active run with a message of the thread."""
+        """Return which of the given agents have an active run with a message of a mail thread."""
         values = {"ids": agent_ids, "project_id": project_id, "thread_id": thread_id}
         return {row[0] for row in self._tx.all("mail.working_on", values)}
 
     def waiting_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
-        """Return the runs of `thread_ids` whose status is "waiting", keyed by thread."""
+        """Return the runs with the status "waiting" on the given threads, keyed by thread."""
         runs = map(rows.run, self._tx.all("mail.waiting_runs", {"thread_ids": thread_ids}))
         return {run.thread_id: run for run in runs}
 
     def open_runs(self, thread_ids: Sequence[str]) -> dict[str, RunRecord]:
-        """Return the runs of the threads `thread_ids` that have not ended, keyed by thread."""
+        """Return the runs on the given threads that have not ended, keyed by thread."""
         runs = map(rows.run, self._tx.all("mail.open_runs", {"thread_ids": thread_ids}))
         return {run.thread_id: run for run in runs}
 
     def message_runs(self, message_ids: Sequence[int]) -> dict[int, dict[int, MessageRun]]:
-        """Return the states of the runs that received messages, keyed by message and recipient."""
+        """Return the states of messages in the runs that received them, keyed by message and recipient."""
         runs: dict[int, dict[int, MessageRun]] = {message_id: {} for message_id in message_ids}
         for row in self._tx.all("mail.message_runs", {"ids": message_ids}):
             run = MessageRun(**dict(zip(_COLUMNS, row, strict=True)))
@@ -420,21 +431,21 @@ class WakingReads:
         return runs
 
     def unwoken(self, *, after: tuple[int, int], limit: int) -> list[tuple[int, int]]:
-        """Return messages that did not start a run yet, each with its recipient, after the pair `after`.
+        """Return up to `limit` pairs of a message and a recipient for whom no run has started yet.
 
-        The recipients are active, and have a runner or a chat. The messages were not read, recalled or
-        announced, and no run has received them.
+        Only pairs greater than `after` are returned. Each recipient is active and has a runner or a chat. The
+        message was not read, recalled or announced, and no run has received the message.
         """
         values = {"message_id": after[0], "agent_id": after[1], "limit": limit}
         return [(row[0], row[1]) for row in self._tx.all("mail.unwoken", values)]
 
     def unwoken_count(self, agent_id: int) -> int:
-        """Return how many messages `unwoken` would return for an agent if it had a runner."""
+        """Return the number of messages that would start runs if an agent had a runner."""
         row = self._tx.one("mail.unwoken_count", {"agent_id": agent_id})
         return row[0] if row else 0
 
     def questions(self, run_id: str) -> list[AskedQuestion]:
-        """Return the questions that an active run asked by `ask`, in order."""
+        """Return the questions that an active run asked by `ask`, in order, including replaced questions."""
         return [
             AskedQuestion(
                 id=row[0],
@@ -442,32 +453,18 @@ class WakingReads:
                 timeout_ms=row[2],
                 on_timeout=OnTimeout(row[3]),
                 asked=msgspec.json.decode(row[4], type=Asked),
+                asked_at=row[5],
             )
             for row in self._tx.all("mail.questions", {"run_id": run_id})
         ]
 
-    def has_asked(self, run_id: str, question_id: str) -> bool:
-        """Return whether a run's question is valid: asked in the current attempt, open, or answered.
-
-        If an attempt fails or is cut off, its questions become invalid.
-        """
-        if any(question.id == question_id for question in self.questions(run_id)):
-            return True
-        if (run := self.run_of(run_id)) is None:
-            return False
-        tickets = run.waiting.tickets if run.waiting is not None else ()
-        stands = {
-            ticket.tool_call_id for ticket in (*tickets, *(answered.ticket for answered in run.answered))
-        }
-        return question_id in stands
-
     def run_of(self, run_id: str) -> RunRecord | None:
-        """Return the stored run with this id, or None if it does not exist."""
+        """Return the run with this id, or None."""
         row = self._tx.one("threads.run", {"run_id": run_id})
         return None if row is None else rows.run(row)
 
     def run_begun_by(self, thread_ids: Sequence[str], message_id: str) -> RunRecord | None:
-        """Return the run that a message started on one of the threads `thread_ids`, or None if it is unknown.
+        """Return the run that a message started on one of the given threads, or None.
 
         Only the newest 20 runs of each thread are searched.
         """
@@ -479,35 +476,41 @@ class WakingReads:
         return None
 
     def snoozed(self, run_ids: Sequence[str], now: int) -> dict[tuple[str, str], int]:
-        """Return the times at which snoozes of runs' questions end, keyed by run id and call id."""
+        """Return when the snoozes of questions of the given runs end, keyed by run id and call id."""
         rows_found = self._tx.all("mail.snoozed", {"run_ids": run_ids, "now": now})
         return {(run_id, question_id): until for run_id, question_id, until in rows_found}
 
     def all_snoozed(self, now: int, limit: int) -> list[tuple[str, str, int]]:
-        """Return the snoozed questions, earliest end first: run id, call id, and end of the snooze.
+        """Return the run id, the call id and the end of each snoozed question, earliest end first.
 
         The runs of the questions may have ended.
         """
         return [tuple(row) for row in self._tx.all("mail.snoozed_until", {"now": now, "limit": limit})]
 
     def answering_run(self, message_id: int) -> str | None:
-        """Return the run whose result a message reports, or None if it reports no run."""
+        """Return the id of the run whose result a message reports, or None."""
         row = self._tx.one("mail.answering_run", {"message_id": message_id})
         return row[0] if row else None
 
     def answers_among(self, run_id: str, message_ids: Sequence[int]) -> set[int]:
-        """Return which of the messages `message_ids` report the end of a run."""
+        """Return which of the given messages report the end of a run."""
         parameters = {"run_id": run_id, "message_ids": message_ids}
         return {row[0] for row in self._tx.all("mail.answers_among", parameters)}
 
     def report_of(self, run_id: str, at: int) -> tuple[int, int] | None:
-        """Return the id and the time of the first message since `at` that reports a run."""
+        """Return the id and the time of the first message since the time `at` that reports a run, or None."""
         row = self._tx.one("mail.report_of", {"run_id": run_id, "at": at})
         return (row[0], row[1]) if row else None
 
-    def tells_last(self, message_id: int) -> bool:
-        """Return whether a message is the last one that reports the end of its run."""
-        return self._tx.one("mail.tells_last", {"message_id": message_id}) is not None
+    def asking_among(self, message_ids: Sequence[int]) -> int | None:
+        """Return the newest of the given messages that shows open questions of a run, or None."""
+        row = self._tx.one("mail.asking_among", {"message_ids": message_ids})
+        return row[0] if row else None
+
+    def newest_report(self, run_id: str) -> int | None:
+        """Return the id of the newest message that reports a run, or None."""
+        row = self._tx.one("mail.newest_report", {"run_id": run_id})
+        return row[0] if row else None
 
     def chat_address(self, agent_id: int) -> ChatAddress | None:
         """Return the chat address of a person, or None."""
@@ -515,23 +518,24 @@ class WakingReads:
         return ChatAddress(platform=row[0], chat_id=row[1]) if row else None
 
     def reached_at(self, address: ChatAddress) -> list[int]:
-        """Return the ids of the people with this chat address."""
+        """Return the agent ids of the people with a chat address."""
         values = {"platform": address.platform, "chat_id": address.chat_id}
         return [row[0] for row in self._tx.all("mail.reached_at", values)]
 
 
 class WakingWrites(WakingReads):
-    """Writes runners, active runs and their questions, and which runs received messages."""
+    """Writes runners, active runs and their questions, and the runs that received messages."""
 
     _events: EventRecorder
+    _threads: Threads
     _tell: Callable[..., None]
 
     def wake_later(self) -> None:
-        """After the commit, notify the waker that a message may have to start a run."""
+        """Notify the waker after the commit that a message may have to start a run."""
         self._tell(WAKES)
 
     def put_place(self, thread_id: str, place: str) -> None:
-        """Set the place where the runs of a thread must execute, or '' for any place."""
+        """Store the place where the runs of a thread must execute, or "" for any place."""
         put_place(self._tx, thread_id, place)
 
     def put_runs_at_once(self, agent_id: int, runs_at_once: int) -> None:
@@ -541,7 +545,7 @@ class WakingWrites(WakingReads):
     def put_runner(
         self, agent_id: int, runner: str, *, declared_by: RunnerSource, now: int, claims_tasks: bool = False
     ) -> None:
-        """Set an agent's runner; with `claims_tasks`, the server claims tasks for the agent."""
+        """Set the runner of an agent; with `claims_tasks`, the server claims tasks for the agent."""
         values = {"agent_id": agent_id, "runner": runner, "declared_by": declared_by, "now": now}
         self._tx.run("mail.put_runner", {**values, "claims_tasks": claims_tasks})
         self._events.of_agent("agent.runner_set", agent_id, now)
@@ -555,7 +559,7 @@ class WakingWrites(WakingReads):
         return existed
 
     def put_chat_address(self, agent_id: int, address: ChatAddress, *, now: int) -> None:
-        """Set the chat address of a person, who has at most one."""
+        """Set the chat address of a person, which replaces the former address."""
         values = {"agent_id": agent_id, "platform": address.platform, "chat_id": address.chat_id, "now": now}
         self._tx.run("mail.put_chat_address", values)
         self._events.of_agent("agent.runner_set", agent_id, now)
@@ -569,7 +573,7 @@ class WakingWrites(WakingReads):
         return existed
 
     def put_message_run(self, message_run: MessageRun) -> None:
-        """Store the state of a message in a run; it replaces the earlier state.
+        """Store the state of a message in a run.
 
         Raises:
             StoreError: The agent is not a recipient of the message.
@@ -592,7 +596,7 @@ class WakingWrites(WakingReads):
         self._events.delivery(happened, message_id, agent_id, kind, at, run_id=message_run.run_id)
 
     def refuse_stale(self, claim: Claim | None) -> None:
-        """Reject the writes of an execution that lost its claim, like `sql_transaction.refuse_stale`."""
+        """Check that an execution still has its claim, like `sql_transaction.refuse_stale`."""
         refuse_stale(self._tx, claim)
 
     def begin_run(
@@ -603,61 +607,61 @@ class WakingWrites(WakingReads):
         *,
         answered: Sequence[str] = (),
         is_question: bool = False,
-    ) -> None:
-        """Record that a run of an agent is active; if the run restarts, its questions are deleted.
+    ) -> Sequence[AskedQuestion]:
+        """Record that a run of an agent is active, and return the questions of an interrupted attempt.
 
-        If the run is already recorded as active, its earlier attempt was interrupted because a server stopped
-        or a lease was lost. `answered` contains the questions whose answers the run now gets.
-
-        With `is_question`, the run only waits for the answer to a question that the agent asked outside a
-        run. The log then has the question, and no run or attempt of the agent.
+        The returned questions are deleted. `answered` contains the questions whose answers the run now gets.
+        With
+        `is_question`, the run represents a question that the agent asked outside a run, and no start is
+        logged.
         """
         values = {"run_id": run_id, "agent_id": agent_id, "now": now}
+        lost: Sequence[AskedQuestion] = ()
         if not self._tx.changed(
             "mail.begin_run", values
         ):  # the run's lease or server was lost during its execution
-            former = self._tx.one("mail.end_run", {"run_id": run_id})
+            lost = self.questions(run_id)
+            former = self._tx.one("mail.end_run", {"run_id": run_id, "has_asked": True})
             if not is_question:
                 self._events.of_run("run.cut_off", run_id, agent_id if former is None else former[0], now)
             self._end_attempt(run_id, "cut_off", now)
             self._tx.run("mail.begin_run", values)
         self._tx.run("timeline.end_wait", values)
         for question_id in answered:
-            self._events.of_run("question.answered", run_id, agent_id, now, question_id=question_id)
+            self._events.of_question("question.answered", run_id, agent_id, question_id, now)
         if not is_question:
             self._tx.run("timeline.begin_attempt", values)
             self._events.of_run("run.began", run_id, agent_id, now)
+        return lost
 
-    def ask(self, run_id: str, agent_id: int, question: AskedQuestion, now: int) -> bool:
-        """Store a question of an active run; a repeated call has no effect.
+    def ask(
+        self, run_id: str, agent_id: int, question: AskedQuestion, now: int, *, is_open: bool = False
+    ) -> bool:
+        """Store a question of an active run; return False if the agent has no active run with this id.
 
-        Return False if the agent has no such active run.
+        A second call with the same question has no effect. `is_open` states that an earlier turn of the run
+        has asked the question.
         """
         values = {
             "run_id": run_id,
             "agent_id": agent_id,
             "question_id": question.id,
             "text": question.text,
-            "now": now,
+            "asked_at": question.asked_at,
             "timeout_ms": question.timeout_ms,
             "on_timeout": question.on_timeout.value,
             "asked": msgspec.json.encode(question.asked).decode(),
         }
-        if self._tx.changed("mail.ask", values):
+        if self._tx.changed("mail.ask", values) and not is_open:
             self._events.of_run("question.asked", run_id, agent_id, now, question_id=question.id)
         return self._tx.one("mail.is_active", values) is not None
 
     def ask_outside(self, run_id: str, agent_id: int, question_id: str, now: int) -> None:
-        """Record that an agent has asked a question outside a run; the run only waits for the answer."""
+        """Record a question that an agent has asked outside a run; the run `run_id` waits for the answer."""
         self._events.of_run("question.asked", run_id, agent_id, now, question_id=question_id)
 
-    def unask(self, run_id: str, agent_id: int, question_id: str, now: int) -> None:
-        """Delete a question that an active run replaced before anybody saw it."""
-        if self._tx.changed("mail.unask", {"run_id": run_id, "question_id": question_id}):
-            self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
-
     def snooze(self, run_id: str, question_id: str, *, until: int, by: str, now: int) -> None:
-        """Snooze an open question until a time; a time in the past ends the snooze."""
+        """Snooze an open question until the time `until`; a time in the past ends the snooze."""
         values = {"run_id": run_id, "question_id": question_id, "until": until, "snoozed_by": by}
         self._tx.run("mail.drop_snoozed", {"now": now})
         self._tx.run("mail.unsnooze", values)
@@ -675,28 +679,37 @@ class WakingWrites(WakingReads):
         usage: Usage | None = None,
         inactive: int | None = None,
         is_question: bool = False,
-    ) -> bool:
-        """Record that a run is no longer active; if it was not active, do nothing.
+    ) -> tuple[int, bool, Sequence[AskedQuestion]] | None:
+        """Record that a run is no longer active, and delete its questions; return None for an inactive run.
 
-        Return whether a task that was claimed in the run is still claimed.
+        The result contains:
 
-        If the run ends although it is not active, because it waits or is queued, `inactive` is its agent, and
-        the log has the end. `is_question` is the same as in `begin_run`.
+        - the id of the agent
+        - whether a task that was claimed in the run is still claimed
+        - the questions that the run asked, including replaced questions
 
-        `error` is stored with the attempt. If the run now waits, `asked_at` contains its questions, each with
-        the time at which it was asked. Questions that the run asked since its start without `ask` are
-        recorded, too. `usage` is the usage of the whole run; the caller passes it when the run ends.
+        Args:
+            run_id: The run.
+            outcome: How the run ended, or that it waits.
+            now: The time of the end.
+            error: The error of a failed attempt.
+            asked_at: The times of the questions of a waiting run, keyed by call id.
+            usage: The usage of the whole run, if the run ends.
+            inactive: The agent for whom to record the end even if the run is not active.
+            is_question: The value that was passed to `begin_run`.
         """
-        ids = {question.id for question in self.questions(run_id)} if asked_at else ()
-        ended_run = self._tx.one("mail.end_run", {"run_id": run_id})
+        asked = self.questions(run_id) if asked_at else []
+        ended_run = self._tx.one("mail.end_run", {"run_id": run_id, "has_asked": bool(asked)})
+        if ended_run is None and not asked and (asked := self.questions(run_id)):
+            ended_run = self._tx.one("mail.end_run", {"run_id": run_id, "has_asked": True})
         if ended_run is not None:
             agent_id, began_at, holds_tasks = ended_run
         elif inactive is not None:
             agent_id, began_at, holds_tasks = inactive, now, False
         else:
-            return False
+            return None
         for question_id, at in (asked_at or {}).items():
-            if at >= began_at and question_id not in ids:
+            if at >= began_at and question_id not in [question.id for question in asked]:
                 self._events.of_run("question.asked", run_id, agent_id, now, question_id=question_id)
         detail: dict[str, int | bool] = {"cancelled": True} if outcome == "cancelled" else {}
         if usage is not None and (tokens := usage.input_tokens + usage.output_tokens):
@@ -706,22 +719,31 @@ class WakingWrites(WakingReads):
         if not is_question:
             self._events.of_run(_END_EVENTS[outcome], run_id, agent_id, now, **detail)
         self._end_attempt(run_id, outcome, now, error)
-        return bool(holds_tasks)
+        return agent_id, bool(holds_tasks), asked
+
+    def put_questions(self, run: RunRecord) -> None:
+        """Store a run whose questions were answered or closed."""
+        self._threads.put_run(run)
+        self._threads.put_questions(run)
 
     def drop_attempts(self, run_ids: Sequence[str]) -> None:
-        """Delete the attempts of runs that were deleted."""
+        """Delete the attempts of deleted runs."""
         self._tx.run("timeline.drop_attempts", {"run_ids": run_ids})
 
     def withdraw_questions(
         self, run_id: str, agent_id: int, question_ids: Sequence[str], *, now: int
     ) -> None:
-        """Record that the questions of a waiting run were closed without an answer."""
-        for question_id in question_ids:
-            self._events.of_run("question.withdrawn", run_id, agent_id, now, question_id=question_id)
+        """Record that questions of a waiting run were closed without an answer."""
+        self.note_withdrawn(run_id, agent_id, question_ids, now=now)
         self._tx.run("timeline.end_wait", {"run_id": run_id, "now": now})
 
+    def note_withdrawn(self, run_id: str, agent_id: int, question_ids: Sequence[str], *, now: int) -> None:
+        """Write log entries about questions that were closed without an answer; repeated calls add none."""
+        for question_id in question_ids:
+            self._events.of_question("question.withdrawn", run_id, agent_id, question_id, now)
+
     def note_answer(self, message_id: int, run_id: str) -> None:
-        """Record that a message reports the end of a run; an existing record is not changed."""
+        """Record that a message reports the end of a run; an existing record stays unchanged."""
         self._tx.run("mail.note_answer", {"message_id": message_id, "run_id": run_id})
 
     def _end_attempt(self, run_id: str, outcome: Outcome, now: int, error: str = "") -> None:
@@ -735,22 +757,22 @@ class TimelineReads:
     _tx: SqlTransaction
 
     def attempts_of_runs(self, run_ids: Sequence[str]) -> list[Attempt]:
-        """Return the attempts of several runs, in order.
+        """Return the attempts of runs, in order.
 
-        A run from before attempts were recorded has a single entry.
+        A run from a release that did not record attempts has a single entry.
         """
         return self._attempts("attempts_of_runs", run_ids=run_ids)
 
     def attempt_count(self, agent_ids: Sequence[int], span: Span) -> tuple[int, int]:
-        """Return how many attempts started in a time span, and how many agents they belong to."""
+        """Return the number of attempts that started in a time span, and the number of their agents."""
         count, agents = self._tx.all("timeline.attempt_count", {"agent_ids": agent_ids, **_span(span)})[0]
         return count, agents
 
     def attempt_groups(self, agent_ids: Sequence[int], span: Span, *, step: int) -> list[AttemptGroup]:
         """Return groups of attempts that started in a time span, and succeeded or were cancelled.
 
-        Attempts of one agent that started within the same `step` milliseconds form a group. Groups are
-        ordered by agent and time.
+        Attempts of one agent that started within `step` milliseconds form a group. Groups are ordered by
+        agent and time.
         """
         values = {"agent_ids": agent_ids, **_span(span), "step": max(step, 1)}
         return [record(AttemptGroup, row) for row in self._tx.all("timeline.attempt_groups", values)]
@@ -762,29 +784,30 @@ class TimelineReads:
     def attempts_since(
         self, project_ids: Sequence[int], since: int, *, began_since: int, limit: int
     ) -> list[EndedAttempt]:
-        """Return attempts of the projects' agents that ended at or after `since`, newest first.
+        """Return the newest `limit` attempts of agents of projects that ended at or after the time `since`.
 
-        Attempts that started before `began_since` are omitted, so that an index is sufficient for the query.
+        Attempts that started before the time `began_since` are omitted.
         """
         values = {"project_ids": project_ids, "since": since, "begin": began_since, "limit": limit}
         return [EndedAttempt(*row) for row in self._tx.all("timeline.attempts_since", values)]
 
     def messages_since(self, project_ids: Sequence[int], since: int) -> dict[int, int]:
-        """Return the number of messages since a time, keyed by project; zero counts are omitted."""
+        """Return the number of messages since a time, keyed by project; zeros are omitted."""
         values = {"project_ids": project_ids, "since": since}
         return {row[0]: row[1] for row in self._tx.all("timeline.messages_since", values)}
 
     def attempts_before(self, agent_ids: Sequence[int], begin: int) -> list[Attempt]:
-        """Return each agent's last attempt that started before a time.
-
-        Earlier attempts of the agent are not returned, because they had ended before that time.
-        """
+        """Return the last attempt of each agent that started before the time `begin`."""
         return self._attempts("attempts_before", agent_ids=agent_ids, begin=begin)
 
     def written(
         self, project_id: int, span: Span, *, limit: int, thread_id: str = "", agent_id: int | None = None
     ) -> list[Written]:
-        """Return a project's newest messages in order; a thread or an agent can restrict the result."""
+        """Return the newest `limit` messages of a project in a time span, in order.
+
+        With `thread_id`, only messages of this thread are returned. With `agent_id`, only messages from or to
+        this agent are returned.
+        """
         values = {"project_id": project_id, **_span(span), "limit": limit}
         messages = self._list_written("written", values)
         # the index by time has found the complete span; otherwise, the indexes below are better
@@ -811,14 +834,17 @@ class TimelineReads:
         return sorted(messages, key=lambda one: (one.created_at, one.id))[-limit:]
 
     def written_into(self, project_id: int, span: Span, *, to: int, limit: int) -> list[Written]:
-        """Return the newest messages from a project to agents of another, in order; omit blind copies."""
+        """Return the newest `limit` messages from a project to agents of the project `to`, in order.
+
+        Blind copies are omitted.
+        """
         values = {"project_id": project_id, **_span(span), "to": to, "limit": limit}
         return self._list_written("written_into", values)[::-1]
 
     def written_count(self, project_id: int, span: Span, *, most: int, to: int | None = None) -> int:
-        """Return the number of a project's messages in a time span, up to `most`.
+        """Return the number of messages of a project in a time span, at most `most`.
 
-        With `to`, only messages to this project are counted.
+        With `to`, only messages to the project `to` are counted.
         """
         values = {"project_id": project_id, **_span(span), "most": most}
         if to is None:
@@ -826,17 +852,20 @@ class TimelineReads:
         return int(self._tx.all("timeline.written_into_count", values | {"to": to})[0][0])
 
     def took_part(self, project_id: int, span: Span, *, newest: int) -> list[int]:
-        """Return the ids of the senders and visible recipients of a project's newest messages."""
+        """Return the ids of the senders and visible recipients of the newest messages of a project."""
         values = {"project_id": project_id, **_span(span), "newest": newest}
         return [row[0] for row in self._tx.all("timeline.took_part", values)]
 
     def written_counts(self, project_id: int, span: Span, *, parts: int, most: int) -> list[int]:
-        """Divide a time span into `parts` equal parts, and count the messages in each, up to `most`."""
+        """Return the number of messages in each of `parts` equal parts of a time span, up to `most`."""
         values = {"project_id": project_id, **_span(span), "parts": parts, "most": most}
         return [row[1] for row in self._tx.all("timeline.written_counts", values)]
 
     def reservations_in(self, project_id: int, span: Span, *, since: int, limit: int) -> list[Reservation]:
-        """Return the newest reservations that were active in a span and made after `since`, in order."""
+        """Return the newest `limit` reservations that were active in a time span, in order.
+
+        Only reservations that were made after the time `since` are returned.
+        """
         values = {"project_id": project_id, **_span(span), "since": since, "limit": limit}
         return [record(Reservation, row) for row in self._tx.all("timeline.reservations_in", values)][::-1]
 
@@ -867,11 +896,11 @@ _NEWEST = 2**63 - 1
 
 
 def lock_bytes(tx: SqlTransaction) -> None:
-    """Keep other changes from storing or deleting bytes until the end of this change.
+    """Lock the contents of all files until the transaction ends.
 
-    A new message may share the bytes of a message that is being deleted. Projects must be locked before this
-    call.
+    Projects must be locked before this call.
     """
+    # A new message may share the bytes of a message that is being deleted.
     tx.lock(BYTES_LOCK)
     tx.wait_for_locks()
 
@@ -882,23 +911,24 @@ class RetentionReads:
     _tx: SqlTransaction
 
     def aged_messages(self, project_id: int, *, after: int, limit: int) -> list[AgedMessage]:
-        """Return facts that decide whether messages may be deleted, ordered by id, after `after`."""
+        """Return the facts about messages of a project that decide whether a message may be deleted.
+
+        At most `limit` messages after the id `after` are returned, ordered by id.
+        """
         values = {"project_id": project_id, "after": after, "limit": limit}
         return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages", values)]
 
     def aged_messages_of(self, project_id: int, ids: Sequence[int]) -> list[AgedMessage]:
-        """Return for each message the facts that decide whether it may be deleted, ordered by id."""
+        """Return the facts about the given messages that decide whether a message may be deleted."""
         values = {"project_id": project_id, "ids": ids}
         return [record(AgedMessage, row) for row in self._tx.all("mail.aged_messages_of", values)]
 
     def old_messages(
         self, project_id: int, sought: OldMessages, *, after: int, limit: int
     ) -> tuple[list[int], int | None]:
-        """Check the next `limit` messages of a project after the id `after`.
+        """Return which of the next `limit` messages of a project after the id `after` can be deleted.
 
-        Return the ids of messages that can be deleted, in order.
-
-        Also return the id of the last checked message, or None at the end.
+        Also return the last checked id, or None after the last message.
         """
         place = {"project_id": project_id, "after": after}
         ends = self._tx.all("mail.end_of_page", {**place, "passed": limit - 1})
@@ -915,7 +945,7 @@ class RetentionReads:
         return [row[0] for row in self._tx.all("mail.old_messages", values)], end
 
     def attached_in(self, project_id: int, hashes: Sequence[str]) -> set[str]:
-        """Return which hashes belong to contents that are attached to a message of the project."""
+        """Return which of the given hashes belong to attachments of messages of a project."""
         found_rows = self._tx.all("mail.attached_in", {"project_id": project_id, "hashes": hashes})
         return {sha256 for row in found_rows for sha256 in row if sha256 is not None} & set(hashes)
 
@@ -926,18 +956,18 @@ class RetentionWrites(RetentionReads):
     _events: EventRecorder
 
     def lock_readers(self, project_id: int, message_ids: Sequence[int]) -> None:
-        """Lock a project and the projects of its messages' recipients.
+        """Lock a project and the projects of the recipients of its messages.
 
-        A change must take these locks before all others.
+        A transaction must take these locks before any other lock.
         """
         self._events.lock_readers(project_id, message_ids)
 
     def delete_messages(self, project_id: int, message_ids: Sequence[int], *, now: int) -> list[int]:
-        """Delete messages of a project with all their records; return the ids that existed.
+        """Delete messages of a project with all their records; return the ids of the deleted messages.
 
-        The caller must have locked the projects of the recipients. Each inbox records the number up to which
-        entries were deleted, and each project's log records the deletion in one entry. Numbers are never
-        reused. Attachments are deleted with the last message or file that refers to them.
+        The caller must have called `lock_readers`. The log of each affected project gets one entry about the
+        deletion. Numbers in inboxes are never reused. The contents of attachments are deleted unless another
+        message or a file refers to them.
         """
         elsewhere = self._events.lock_readers(project_id, message_ids)
         ids = self._deletable(project_id, message_ids)
@@ -958,7 +988,7 @@ class RetentionWrites(RetentionReads):
         return ids
 
     def drop_attachments(self, message_ids: Sequence[int]) -> None:
-        """Remove attachments from messages, and delete contents to which nothing else refers."""
+        """Remove the attachments of messages, and delete contents to which nothing else refers."""
         if stored := self._tx.all("mail.attachments", {"ids": message_ids}):
             lock_bytes(self._tx)
             hashes = {row[1] for row in stored} | {row[5] for row in stored}
@@ -966,10 +996,7 @@ class RetentionWrites(RetentionReads):
             self._tx.run("mail.drop_orphan_blobs", {"hashes": sorted(hashes - {None})})
 
     def _deletable(self, project_id: int, message_ids: Sequence[int]) -> list[int]:
-        """Return the given messages that exist.
-
-        SQLite updates the search index late, so only messages that are already indexed are returned.
-        """
+        """Return which of the given messages exist and, on SQLite, are already indexed."""
         values = {"project_id": project_id, "ids": message_ids}
         numbers = [row[0] for row in self._tx.all("mail.of_project", values)]
         if self._tx.dialect == "sqlite":
@@ -1015,7 +1042,7 @@ TABLES: Final[Mapping[str, Mapping[str, object]]] = {
 
 
 def whole(table: str, record: Mapping[str, object]) -> Mapping[str, object]:
-    """Return a row with all columns of its table."""
+    """Return a row with a value for each column of its table."""
     columns = TABLES[table]
     if unknown := record.keys() - columns.keys():
         raise StateError(
@@ -1055,7 +1082,10 @@ class TaskReads:
     def ready_tasks(
         self, project_id: int, assignees: Iterable[str], *, after: tuple[int, int], limit: int
     ) -> list[Task]:
-        """Return claimable tasks with one of these assignees, ordered by (priority, id), after `after`."""
+        """Return up to `limit` claimable tasks of the given assignees, ordered by priority and id.
+
+        Only tasks after the pair `after` of a priority and an id are returned.
+        """
         looks = [
             (
                 "tasks.ready",
@@ -1075,26 +1105,29 @@ class TaskReads:
     def tasks_in(
         self, project_id: int, state: TaskState, *, after: tuple[int, int], limit: int
     ) -> list[Task]:
-        """Return open tasks in a state, ordered by (priority, id), after `after`."""
+        """Return up to `limit` open tasks in a state, ordered by priority and id.
+
+        Only tasks after the pair `after` of a priority and an id are returned.
+        """
         values = {"priority": after[0], "after": after[1], "limit": limit}
         return self._tasks("tasks.listed", project_id=project_id, state=state, **values)
 
     def ended_tasks(
         self, project_id: int, state: TaskState, *, before: tuple[int, int], limit: int
     ) -> list[Task]:
-        """Return tasks that are done or cancelled, newest first, before a pair of end time and id."""
+        """Return up to `limit` tasks that are done or cancelled, newest first.
+
+        Only tasks before the pair `before` of an end time and an id are returned.
+        """
         values = {"changed_at": before[0], "before": before[1], "limit": limit}
         return self._tasks("tasks.ended", project_id=project_id, state=state, **values)
 
     def tasks_held(self, agent_id: int) -> list[Task]:
-        """Return the tasks that an agent holds, keyed by id.
-
-        Tasks whose lease has expired are included.
-        """
+        """Return the tasks that an agent holds, including tasks with an expired lease."""
         return self._tasks("tasks.held", agent_id=agent_id)
 
     def unclaimed_tasks(self, project_id: int, assignee: str) -> dict[int, dict[int, str]]:
-        """Return titles of the ready, waiting and blocked tasks of an assignee, by author and task id."""
+        """Return the titles of an assignee's ready, waiting and blocked tasks, by author and task id."""
         titles = defaultdict[int, dict[int, str]](dict)
         values = {"project_id": project_id, "assignee": assignee}
         for author_id, task_id, title in self._tx.all("tasks.unclaimed_of", values):
@@ -1102,11 +1135,11 @@ class TaskReads:
         return titles
 
     def is_renewal_due(self, agent_id: int, now: int) -> bool:
-        """Return whether a quarter of a lease has passed since the agent's claim was last renewed."""
+        """Return whether a quarter of a lease has passed since an agent's claim was last renewed."""
         return self._tx.one("tasks.is_renewal_due", {"agent_id": agent_id, "now": now}) is not None
 
     def count_reviews(self, project_id: int, *, limit: int) -> int:
-        """Return the number of tasks that wait for a person's check, up to a limit."""
+        """Return the number of tasks that wait for a person's check, at most `limit`."""
         [count] = self._tx.one("tasks.count_reviews", {"project_id": project_id, "limit": limit}) or (0,)
         return count
 
@@ -1115,10 +1148,7 @@ class TaskReads:
         return self._tasks("tasks.in_run", run_id=run_id)
 
     def dependencies(self, task_ids: Sequence[int]) -> dict[int, dict[int, TaskState]]:
-        """Return for each task the tasks on which it depends, with their states.
-
-        The result has an entry for every given task.
-        """
+        """Return the tasks on which each of the given tasks depends, with their states."""
         dependencies: dict[int, dict[int, TaskState]] = {task_id: {} for task_id in task_ids}
         for task_id, depends_on, state in self._tx.all("tasks.dependencies", {"ids": task_ids}):
             dependencies[task_id][depends_on] = state
@@ -1129,11 +1159,11 @@ class TaskReads:
         return self._tasks("tasks.dependents", id=task_id)
 
     def claiming_agents(self, *, after: int = 0, limit: int) -> list[int]:
-        """Return the agents for whom the server claims tasks, ordered by id, after the id `after`."""
+        """Return the ids of agents for whom the server claims tasks, from the first id after `after`."""
         return [row[0] for row in self._tx.all("tasks.claiming_agents", {"after": after, "limit": limit})]
 
     def leases_ended(self, project_id: int, now: int) -> list[Task]:
-        """Return tasks with an expired lease, earliest expiry first; the number is limited."""
+        """Return some of the tasks with an expired lease, earliest expiry first."""
         return self._tasks("tasks.leases_ended", project_id=project_id, now=now)
 
     def _tasks(self, statement: str, /, **values: object) -> list[Task]:
@@ -1141,7 +1171,7 @@ class TaskReads:
 
 
 class TaskWrites(TaskReads):
-    """Changes tasks, and writes the events to the project's log."""
+    """Changes tasks, and writes events about tasks to the log of the project."""
 
     _events: EventRecorder
     _tell: Callable[..., None]
@@ -1162,9 +1192,10 @@ class TaskWrites(TaskReads):
     def edit_task(
         self, task: Task, depends_on: Sequence[int] | None, *, fields: Sequence[str], by: int, now: int
     ) -> None:
-        """Store the texts and attributes of a task, and its dependencies unless they are None.
+        """Store the changed texts and attributes of a task.
 
-        The log entry names the `fields` that have changed.
+        The dependencies are also stored, unless `depends_on` is None. The log entry contains the names
+        `fields` of the changed attributes.
         """
         self._tx.run("tasks.edit_task", {**_texts(task), "id": task.id})
         if depends_on is not None:
@@ -1208,12 +1239,12 @@ class TaskWrites(TaskReads):
         return self._stored_task(task.id)
 
     def note_result(self, task_id: int, *, commit: str, output: str, result: str) -> None:
-        """Store the evidence of the work: its commit, the command's output and the agent's report."""
+        """Store the result of a task: the commit, the output of the command and the agent's report."""
         values = {"id": task_id, "commit": commit, "output": output, "result": result}
         self._tx.run("tasks.note_result", values)
 
     def count_down(self, task_id: int) -> None:
-        """Record one finished dependency for each task that depends on this one."""
+        """Reduce the number of open dependencies of each task that depends on a task."""
         self._tx.run("tasks.count_down", {"id": task_id})
 
     def _depend(self, task_id: int, depends_on: Sequence[int]) -> None:
@@ -1228,7 +1259,7 @@ class TaskWrites(TaskReads):
 
 
 def task_place(task: Task) -> tuple[int, int]:
-    """Return the sort key of an open task in lists: the rank of its priority, and its id."""
+    """Return the sort key of an open task: the rank of its priority, and its id."""
     return PRIORITIES.index(task.priority), task.id
 
 
@@ -1251,7 +1282,7 @@ def _task(row: Row) -> Task:
 
 
 class NoteReads:
-    """Reads the notes of a project, and which notes a session or run was shown."""
+    """Reads the notes of a project, and the notes that a session or run was shown."""
 
     _tx: SqlTransaction
 
@@ -1271,17 +1302,17 @@ class NoteReads:
         return [_note(row) for row in self._tx.all("notes.active", values)]
 
     def given_notes(self, place: str) -> dict[int, int]:
-        """Return the ids of the notes that a session or run was shown, each with the time."""
+        """Return when each note was shown to a session or run, keyed by note id."""
         return {row[0]: row[1] for row in self._tx.all("notes.given", {"place": place})}
 
 
 class NoteWrites(NoteReads):
-    """Changes notes, and writes the events to the project's log."""
+    """Changes notes, and writes events about notes to the log of the project."""
 
     _events: EventRecorder
 
     def insert_note(self, note: Note) -> Note:
-        """Store a new note and end the notes that it replaces; return the note with its id."""
+        """Store a new note, and end the notes that the new note replaces; return the note with its id."""
         self._events.lock([note.project_id])
         texts = {name: msgspec.json.encode(getattr(note, name)).decode() for name in ("paths", "replaces")}
         values = {name: getattr(note, name) for name in Note.__struct_fields__}
@@ -1298,21 +1329,21 @@ class NoteWrites(NoteReads):
         self._events.of_note("note.ended", note, by, now)
 
     def prolong_note(self, note_id: int, ends_at: int) -> None:
-        """Set a later end of an active note."""
+        """Set the end of an active note to the later time `ends_at`."""
         self._tx.run("notes.end_note", {"id": note_id, "ends_at": ends_at, "replaced_by": None})
 
     def give_notes(self, place: str, note_ids: Sequence[int], *, now: int) -> None:
-        """Record that the session or run `place` was shown the notes `note_ids`."""
+        """Record that the session or run `place` was shown the given notes."""
         self._tx.run_many(
             "notes.give", [{"place": place, "note_id": note_id, "now": now} for note_id in note_ids]
         )
 
     def forget_given(self, place: str) -> None:
-        """Forget which notes a session was shown, because its client has dropped them from its context."""
+        """Delete the record of the notes that a session was shown."""
         self._tx.run("notes.forget_given", {"place": place})
 
     def purge_given(self, before: int, *, limit: int) -> None:
-        """Delete records of notes that were shown before a time, oldest first."""
+        """Delete up to `limit` records of notes that were shown before a time, oldest first."""
         self._tx.run("notes.purge_given", {"before": before, "limit": limit})
 
 
@@ -1333,7 +1364,7 @@ class SubscriptionReads:
         return None if row is None else record(Subscription, row)
 
     def subscriptions(self, *, after: int, limit: int) -> list[tuple[Subscription, int]]:
-        """Return subscriptions ordered by id, each with the number of the newest entry in its log."""
+        """Return up to `limit` subscriptions, ordered by id, each with the newest entry number of its log."""
         rows = self._tx.all("subscriptions.page", {"after": after, "limit": limit})
         return [(record(Subscription, row), row[-1]) for row in rows]
 
@@ -1343,12 +1374,12 @@ class SubscriptionReads:
         return [record(Subscription, row) for row in rows]
 
     def subscriptions_in(self, project_id: int, kind: Watched) -> list[Subscription]:
-        """Return the subscriptions of this kind in a project, ordered by id."""
+        """Return the subscriptions of a kind in a project, ordered by id."""
         rows = self._tx.all("subscriptions.in_project", {"project_id": project_id, "kind": kind})
         return [record(Subscription, row) for row in rows]
 
     def is_working(self, thread_ids: Sequence[str]) -> bool:
-        """Return whether one of several threads has a queued, active or waiting run."""
+        """Return whether any of the given threads has a queued, active or waiting run."""
         return self._tx.one("subscriptions.is_working", {"thread_ids": thread_ids}) is not None
 
 
@@ -1359,7 +1390,7 @@ class SubscriptionWrites(SubscriptionReads):
     _tell: Callable[..., None]
 
     def insert_subscription(self, subscription: Subscription) -> Subscription:
-        """Store a new subscription; return it with its id, which is never reused."""
+        """Store a new subscription, and return the subscription with its id."""
         values = msgspec.structs.asdict(subscription)
         [[number]] = self._tx.all("subscriptions.insert_subscription", values)
         self._tell(TASKS)
@@ -1375,14 +1406,14 @@ class SubscriptionWrites(SubscriptionReads):
         self._tx.run("subscriptions.clear_dropped")
 
     def note_idle(self, agent_id: int, now: int) -> None:
-        """Record that the turn of an agent's client has ended."""
+        """Record that the turn of an agent has ended in the agent's client."""
         self._events.of_agent("agent.idle", agent_id, now)
         self._tell(TASKS)
 
     def note_branches(
         self, project_id: int, merged: Sequence[str], *, into: str, commit: str, now: int
     ) -> None:
-        """Record the current commit of a project's main branch, and the branches merged into it."""
+        """Record the current commit of a project's main branch, and the branches that were merged into it."""
         detail: Detail = {"into": into, "commit": commit}
         for name in merged:
             self._events.of_branch("branch.merged", project_id, {"branch": name, **detail}, now)
@@ -1390,7 +1421,7 @@ class SubscriptionWrites(SubscriptionReads):
         self._tell(TASKS)
 
     def note_changed_file(self, project_id: int, agent_id: int, path: str, now: int) -> None:
-        """Record that an agent changed a file."""
+        """Record that an agent changed a file of a project."""
         self._events.of_file(project_id, agent_id, path, now)
         self._tell(TASKS)
 
@@ -1406,12 +1437,12 @@ class MergingReads:
     _tx: SqlTransaction
 
     def project_size(self, project_id: int) -> ProjectSize:
-        """Return the size of a project."""
+        """Return how many records of each kind a project has."""
         [row] = self._tx.all("merging.size", {"project_id": project_id})
         return record(ProjectSize, row)
 
     def shared_agents(self, project_id: int, other_id: int) -> list[str]:
-        """Return the names of agents that exist in both projects, ignoring case."""
+        """Return the names of agents that exist in both projects; case is ignored."""
         values = {"project_id": project_id, "other_id": other_id}
         return [row[0] for row in self._tx.all("merging.shared_agents", values)]
 
@@ -1421,15 +1452,15 @@ class MergingReads:
         return [row[0] for row in self._tx.all("merging.shared_threads", values)]
 
     def has_threads_of_runs(self, prefix: str) -> bool:
-        """Return whether a thread with runs has this prefix."""
+        """Return whether the id of any thread with runs begins with `prefix`."""
         values = {"first": prefix, "behind": prefix[:-1] + chr(ord(prefix[-1]) + 1)}
         return self._tx.one("merging.run_thread_between", values) is not None
 
     def archived_records(self, project_id: int) -> dict[int, list[str]]:
-        """Return the records about a project in archive files, keyed by the project of the file.
+        """Return the records of a project in archive files, keyed by the project of the file.
 
-        A record has the form `<kind>:<id>`. The result includes all records of the project, and messages from
-        other projects to its agents.
+        A record has the form `<kind>:<id>`. The result includes messages from other projects to agents of the
+        project.
         """
         records: dict[int, list[str]] = {}
         for kind in ("agent", "message", "reservation"):
@@ -1447,17 +1478,14 @@ class MergingWrites(MergingReads):
     def merge_projects(
         self, source: Project, target: Project, *, renames: Mapping[int, str], now: int
     ) -> None:
-        """Move all records of the source project to the target project; their ids stay the same.
+        """Move all records of the source project to the target project.
 
-        Only the names of the source remain, as aliases of the target.
+        The ids of the records stay unchanged. The names of the source become aliases of the target. A thread
+        that exists in both projects becomes one thread. The shorter log is appended to the longer log. A
+        reader that continues from a number of either log misses no entry, but may read entries twice.
 
-        The target receives the agents, messages, threads, reservations, tasks, notes, tokens and aliases. A
-        thread that exists in both projects becomes one thread. The log with the smaller newest number is
-        appended to the other log. A reader that continues from a number in one of the logs therefore misses
-        no entry, but may read some entries twice.
-
-        First, agents of the source are renamed as `renames` prescribes, which is keyed by agent id. Messages
-        of renamed agents show the new names, and log entries keep the former names.
+        `renames` contains new names for agents of the source, keyed by agent id. Log entries keep the former
+        names.
         """
         self._events.lock([source.id, target.id])
         for agent_id, name in renames.items():  # before the words of the messages are moved
@@ -1481,7 +1509,7 @@ class MergingWrites(MergingReads):
         self._events.project_merged(target.id, source.slug, now)
 
     def _join_logs(self, source: str, target: str) -> None:
-        """Append the log with the smaller newest number to the other log, so that no number decreases."""
+        """Append the log with the smaller newest number to the other log."""
         (source_oldest, source_newest), (oldest, newest) = self._log.bounds(source), self._log.bounds(target)
         if source_newest > newest:
             self._move_log(target, _ON_THE_WAY, source_newest - oldest + 1)
@@ -1520,23 +1548,23 @@ class ProjectReads(Protocol):
         ...
 
     def projects_spelled(self, spelling: str) -> list[Project]:
-        """Return the projects with this normalized path, oldest first."""
+        """Return the projects whose normalized path is `spelling`, oldest first."""
         ...
 
     def projects_of_repository(self, identity: str, *, remote: str = "", root: str = "") -> list[Project]:
-        """Return the projects with this identity, remote or first commit; empty values match nothing."""
+        """Return the projects with a repository's identity, remote or first commit; "" matches no project."""
         ...
 
     def projects_unidentified(self, *, limit: int) -> list[Project]:
-        """Return projects whose repository is unknown, newest first."""
+        """Return up to `limit` projects whose repository is unknown, newest first."""
         ...
 
     def projects(self, *, limit: int, after: int = 0) -> list[Project]:
-        """Return projects ordered by id, starting after the id `after`."""
+        """Return up to `limit` projects, ordered by id, from the first id after `after`."""
         ...
 
     def counts(self, *, unread: bool = True) -> dict[str, int]:
-        """Return the number of records of each kind; counting `unread` messages may be slow."""
+        """Return the number of records of each kind; with `unread`, unread messages are also counted."""
         ...
 
 
@@ -1550,12 +1578,15 @@ class ProjectWrites(ProjectReads, Protocol):
         ...
 
     def add_project_alias(self, project_id: int, human_key: str) -> None:
-        """Add another spelling of a project's path as an alias."""
+        """Add a path as an alias of a project."""
         ...
 
 
 class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, TimelineReads, WakingReads):
-    """Reads records by the ids of their projects; a missing record is None, or is omitted from a list."""
+    """Reads records of mail by the ids of their projects.
+
+    A missing record is None, or is omitted from a list.
+    """
 
     def __init__(self, tx: "Transaction") -> None:
         tx.tell(MAIL)
@@ -1567,6 +1598,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         self.outbox: OutboxTables = tx.outbox
         self._log: EventTables = tx.events
         self._events: EventRecorder = EventRecorder(tx.sql, tx.events, tx.lock)
+        self._threads: Threads = Threads(tx)
         self._known: dict[str, Project] = {}
         """Projects that this transaction has read, keyed by the path, alias or slug that was used."""
         self._positions: dict[int, int] = {}
@@ -1583,16 +1615,16 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return [record(kind, row) for row in self._tx.all(statement, values)]
 
     def project_by_id(self, project_id: int) -> Project | None:
-        """Return the project with this id."""
+        """Return the project with this id, or None."""
         return self._one(Project, "mail.project_by_id", id=project_id)
 
     def agent(self, project_id: int, name: str) -> Agent | None:
-        """Return the agent with this name, ignoring case."""
+        """Return the agent with this name, or None; case is ignored."""
         [rows] = asked(self._tx, [_agent_key(project_id, name)]).values()
         return record(Agent, rows[0]) if rows else None
 
     def agent_addressed(self, project_key: str, name: str) -> AddressedAgent | None:
-        """Return the agent with this name in the project with this path, alias or slug."""
+        """Return the agent with this name in the project with this path, alias or slug, or None."""
         look = "mail.agent_addressed", {"key": project_key, "name_key": name.casefold()}
         [rows] = asked(self._tx, [look]).values()
         if not rows:
@@ -1603,7 +1635,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return AddressedAgent(project=project, agent=agent, runner=row[-2], has_notes=bool(row[-1]))
 
     def agents_named(self, project_id: int, names: Sequence[str]) -> list[Agent]:
-        """Return the agents with these names, ignoring case."""
+        """Return the agents with these names; case is ignored."""
         keys = sorted(set(map(str.casefold, names)))
         if len(keys) == 1:
             only = self.agent(project_id, keys[0])
@@ -1620,26 +1652,26 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return {agent.id: agent for agent in self._all(Agent, "mail.agents_by_id", ids=agent_ids)}
 
     def agents(self, project_id: int, *, include_retired: bool, limit: int, after: int = 0) -> list[Agent]:
-        """Return a project's agents ordered by id, starting after the id `after`."""
+        """Return up to `limit` agents of a project, ordered by id, from the first id after `after`."""
         values = {"project_id": project_id, "after": after, "retired": include_retired, "limit": limit}
         return self._all(Agent, "mail.agents", **values)
 
     def member_names(self, project_id: int, *, include_retired: bool, limit: int) -> dict[int, str]:
-        """Return the names of a project's agents by their ids, in the order in which they joined."""
+        """Return the names of up to `limit` agents of a project, keyed by agent id, oldest first."""
         values = {"project_id": project_id, "retired": include_retired, "limit": limit}
         rows: list[Any] = self._tx.all("mail.member_names", values)
         return dict(rows)
 
     def active_agents(self, project_id: int, *, limit: int) -> list[Agent]:
-        """Return a project's active agents, last active first."""
+        """Return up to `limit` agents of a project that are not retired, last active first."""
         return self._all(Agent, "mail.active_agents", project_id=project_id, limit=limit)
 
     def agent_by_token(self, token_hash: str) -> Agent | None:
-        """Return the agent with this token hash."""
+        """Return the agent with a token hash, or None."""
         return self._one(Agent, "mail.agent_by_token", token_hash=token_hash)
 
     def contact(self, from_id: int, to_id: int) -> ContactLink | None:
-        """Return the contact of the agent `from_id` with the agent `to_id`."""
+        """Return the contact of the agent `from_id` with the agent `to_id`, or None."""
         return self._one(ContactLink, "mail.contact", from_id=from_id, to_id=to_id)
 
     def contacts(self, agent_id: int) -> list[ContactLink]:
@@ -1647,7 +1679,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(ContactLink, "mail.contacts", agent_id=agent_id)
 
     def reach(self, sender_id: int, reader_ids: Sequence[int]) -> dict[int, Reach]:
-        """Return the facts that decide whether and how a sender's message reaches each agent.
+        """Return whether and how a message from the sender can reach each of the given agents.
 
         Unknown ids are omitted.
         """
@@ -1663,7 +1695,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return {message.id: message for message in self._messages("mail.messages", ids=message_ids)}
 
     def received(self, agent_id: int, message_ids: Sequence[int]) -> dict[int, Received]:
-        """Return which of the messages an agent received, keyed by message id."""
+        """Return the deliveries of messages to an agent, keyed by message id."""
         look = "mail.received", {"agent_id": agent_id, "ids": tuple(message_ids)}
         [rows] = asked(self._tx, [look]).values()
         deliveries = [record(Received, row) for row in rows]
@@ -1672,7 +1704,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return {delivery.message_id: delivery for delivery in deliveries}
 
     def recipients(self, message_ids: Sequence[int]) -> dict[int, list[Recipient]]:
-        """Return all recipients of each message, in the order of the addresses."""
+        """Return the recipients of each message, in the order of the addresses."""
         recipients: dict[int, list[Recipient]] = {message_id: [] for message_id in message_ids}
         for recipient in self._all(Recipient, "mail.recipients", ids=message_ids):
             recipients[recipient.message_id].append(recipient)
@@ -1689,11 +1721,11 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         unread_only: bool = False,
         importance: Sequence[Importance] = (),
     ) -> list[InboxEntry]:
-        """Return the messages in an agent's inbox, without recalled ones.
+        """Return up to `limit` messages in an agent's inbox; recalled messages are omitted.
 
-        With `after`, messages with a greater sequence number are returned, oldest first. Without `after`, the
-        newest come first; `before` selects messages with a smaller sequence number. `since` selects messages
-        that were sent at or after this time.
+        With `after`, messages with a greater number are returned, oldest first. Without `after`, the newest
+        messages come first, and `before` selects messages with a smaller number. `since` selects messages
+        that were sent at the time `since` or later.
         """
         values = {
             "agent_id": agent_id,
@@ -1707,7 +1739,10 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return list(map(_inbox_entry, self._tx.all(_INBOX[unread_only, after is None], values)))
 
     def inbox_events(self, agent_id: int, *, after: int, limit: int) -> list[InboxEntry]:
-        """Return all inbox entries after a sequence number, oldest first, including recalled messages."""
+        """Return up to `limit` entries of an agent's inbox after a number, oldest first.
+
+        Recalled messages are included.
+        """
         values = {"agent_id": agent_id, "after": after, "limit": limit}
         return list(map(_inbox_entry, self._tx.all("mail.inbox_events", values)))
 
@@ -1717,12 +1752,12 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return int(count)
 
     def thread(self, project_id: int, thread_id: str, *, limit: int, after: int = 0) -> list[Message]:
-        """Return the messages of a thread in order, starting after the message id `after`."""
+        """Return up to `limit` messages of a thread in order, from the first message id after `after`."""
         values = {"project_id": project_id, "thread_id": thread_id, "after": after, "limit": limit}
         return self._messages("mail.thread", **values)
 
     def thread_tail(self, project_id: int, thread_id: str, *, limit: int) -> list[Message]:
-        """Return the newest messages of a thread in order."""
+        """Return the newest `limit` messages of a thread in order."""
         values = {"project_id": project_id, "thread_id": thread_id, "limit": limit}
         return self._messages("mail.thread_tail", **values)[::-1]
 
@@ -1734,29 +1769,35 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     def thread_participants(
         self, project_id: int, thread_id: str, *, home_id: int, among: int
     ) -> list[ThreadParticipant]:
-        """Count the senders and recipients of a thread's newest `among` messages in a project, ordered by id.
+        """Return the senders and recipients of the newest `among` messages of a thread, ordered by id.
 
         Recalled messages, blind copies, and messages that were not delivered in the project `home_id` are
-        ignored.
+        skipped.
         """
         values = {"project_id": project_id, "thread_id": thread_id, "home_id": home_id, "among": among}
         return self._all(ThreadParticipant, "mail.thread_participants", **values)
 
     def threads(self, project_id: int, *, limit: int, before: int | None = None) -> list[ThreadHead]:
-        """Return threads, newest message first; `before` is the message id at which to continue."""
+        """Return up to `limit` threads, newest message first.
+
+        Only threads whose newest message has an id less than `before` are returned.
+        """
         return self._all(ThreadHead, "mail.threads", project_id=project_id, limit=limit, before=before)
 
     def tallies(self, project_ids: Sequence[int], *, most: int) -> list[ProjectTally]:
-        """Return the counts for projects, ordered by id; each count stops at `most`."""
+        """Return the tallies of projects: the numbers of agents and threads, and the last message's time.
+
+        Each number is at most `most`.
+        """
         return self._all(ProjectTally, "mail.tallies", project_ids=project_ids, most=most)
 
     def wanted_threads(
         self, project_id: int, wanted: ThreadFilter, *, limit: int, among: int, before: int | None = None
     ) -> tuple[list[ThreadHead], int | None]:
-        """Return the matching threads among the newest `among` threads before the message id `before`.
+        """Return up to `limit` threads that match a filter, newest message first.
 
-        The newest thread comes first. The message id at which to continue is also returned, or None at the
-        end.
+        The newest `among` threads before the message id `before` are searched. Also return the message id at
+        which to continue, or None if all threads were searched.
         """
         window: dict[str, object] = {"project_id": project_id, "before": before}
         threads = self._all(
@@ -1779,40 +1820,43 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return threads, int(row[0]) if row else None
 
     def project_messages(self, project_id: int, *, limit: int, after: int = 0) -> list[Message]:
-        """Return the messages of a project ordered by id, starting after the id `after`."""
+        """Return up to `limit` messages of a project, ordered by id, from the first id after `after`."""
         return self._messages("mail.project_messages", project_id=project_id, after=after, limit=limit)
 
     def newest_messages(self, project_id: int, *, limit: int) -> list[Message]:
-        """Return the last messages of a project, ordered by id."""
+        """Return the newest `limit` messages of a project, ordered by id."""
         return self._messages("mail.newest_messages", project_id=project_id, limit=limit)[::-1]
 
     def damaged_messages(self, *, after: int, limit: int) -> tuple[list[int], int | None]:
-        """Compare the texts of the next `limit` messages after the id `after` with their check values.
+        """Return which of the next `limit` messages after the id `after` differ from their check values.
 
-        Return the ids of damaged messages, and the last id that was checked, or None at the end.
+        Also return the last checked id, or None after the last message.
         """
         return check_values.damaged_messages(self._tx, after=after, limit=limit)
 
     def sent_messages(self, agent_id: int, *, limit: int, before: int | None = None) -> list[Message]:
-        """Return an agent's messages without recalled ones, newest first, with ids below `before`."""
+        """Return up to `limit` messages of an agent with ids less than `before`, newest first.
+
+        Recalled messages are omitted.
+        """
         return self._messages("mail.sent_messages", agent_id=agent_id, before=before, limit=limit)
 
     def search(
         self, project_id: int, query: Query, *, order: SearchOrder, limit: int, cursor: int = 0
     ) -> list[SearchHit]:
-        """Return matching messages without recalled ones; the caller must have called the store's `settle`.
+        """Return up to `limit` messages that match a query; recalled messages are omitted.
 
-        With the order `newest`, results have descending ids below the id `cursor` (0 starts at the newest).
-        With `best`, the newest `BEST_AMONG` matches are ordered by rank, then newest first, and `cursor` is
+        The caller must have called `settle` of the store. With the order `newest`, the newest messages are
+        returned first, and only messages with an id less than `cursor`. If `cursor` is 0, all ids are
+        searched. With the order `best`, the newest `BEST_AMONG` matches are ordered by rank, and `cursor` is
         the number of results to skip.
         """
         return search_index.find(self._tx, project_id, query, order, limit=limit, cursor=cursor)
 
     def partly_searched(self, project_id: int, query: Query, *, limit: int) -> list[int]:
-        """Return the newest messages that a search may have missed, because they are not indexed completely.
+        """Return the ids of messages that a search may have missed, because their index is incomplete.
 
-        Only text in scripts without spaces is truncated, after 16,000 characters, so that queries in other
-        scripts miss nothing.
+        Only text in scripts without spaces is affected, after the first 16,000 characters of a message.
         """
         return search_index.partly_searched(self._tx, project_id, query, limit=limit)
 
@@ -1824,7 +1868,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return attachments
 
     def blob(self, sha256: str) -> bytes | None:
-        """Return the bytes that are stored under a SHA-256, or None."""
+        """Return the content with this SHA-256, or None."""
         row = self._tx.one("mail.blob", {"sha256": sha256})
         return bytes(row[0]) if row else None
 
@@ -1833,9 +1877,9 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(Arrival, "mail.unannounced", agent_id=agent_id, limit=limit)
 
     def directed_unread(self, agent_id: int, *, limit: int) -> list[tuple[int, int]]:
-        """Return the ids and numbers of unread messages with the agent in `to`, newest first.
+        """Return the ids and inbox numbers of unread messages that have an agent in `to`, newest first.
 
-        Broadcasts, recalled messages, and messages that an open run is processing are omitted.
+        Broadcasts, recalled messages, and messages in an open run are omitted.
         """
         found_rows = self._tx.all("mail.directed_unread", {"agent_id": agent_id, "limit": limit})
         return [(int(message_id), int(seq)) for message_id, seq in found_rows]
@@ -1845,14 +1889,14 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._one(ClientSession, "mail.client_session", client=client, session_id=session_id)
 
     def sessions_seen(self, agent_ids: Sequence[int]) -> dict[int, int]:
-        """Return when a client session last acted as each agent, in milliseconds, keyed by agent id.
+        """Return when a client session last acted as each agent, in milliseconds since the epoch.
 
         Agents without a session are omitted.
         """
         return {row[0]: row[1] for row in self._tx.all("mail.sessions_seen", {"ids": agent_ids})}
 
     def nudges(self, agent_id: int) -> Nudges:
-        """Return what hooks have already done in an agent's turns."""
+        """Return the record of what hooks have done in the turns of an agent."""
         return self._one(Nudges, "mail.nudges", agent_id=agent_id) or Nudges()
 
     def file_views(self, files: Sequence[str], *, viewer_id: int) -> list[FileView]:
@@ -1860,11 +1904,11 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(FileView, "mail.file_views", files=files, viewer_id=viewer_id)
 
     def due_file_views(self, viewer_id: int, *, limit: int) -> list[FileView]:
-        """Return a session's views of changed files about which the session must be notified."""
+        """Return up to `limit` views of changed files about which a session must be notified."""
         return self._all(FileView, "mail.due_file_views", viewer_id=viewer_id, limit=limit)
 
     def reservation(self, reservation_id: int) -> Reservation | None:
-        """Return the reservation with this id, active or not."""
+        """Return the reservation with this id, active or not, or None."""
         return self._one(Reservation, "mail.reservation", id=reservation_id)
 
     def live_reservations(
@@ -1876,10 +1920,10 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         agent_id: int | None = None,
         limit: int | None = None,
     ) -> list[Reservation]:
-        """Return active reservations, ordered by id.
+        """Return the active reservations of a project, ordered by id.
 
-        `near` selects the reservations whose prefix consists of the first path segments of `near`, or begins
-        with all of them. Only such reservations can overlap a pattern with the prefix `near`.
+        With `near`, only reservations that can overlap a pattern with the prefix `near` are returned. With
+        `agent_id`, only reservations of this agent are returned.
         """
         values = _near(project_id, now, near)
         values |= {"limit": _NO_LIMIT if limit is None else limit, "agent_id": agent_id}
@@ -1891,24 +1935,24 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     def live_patterns(
         self, project_id: int, *, now: int, near: str, but: int, exclusive_only: bool
     ) -> list[LivePattern]:
-        """Return the ids and patterns of active reservations, except those of the agent `but`, unordered.
+        """Return the ids and patterns of active reservations, without those of the agent `but`.
 
-        `near` works as in `live_reservations`; if it is empty, all patterns are returned.
+        Only patterns that can overlap a pattern with the prefix `near` are returned; "" selects all patterns.
         """
         values = _near(project_id, now, near) | {"but": but, "exclusive_only": exclusive_only}
         found_rows = self._tx.all("mail.live_patterns_near" if near else "mail.live_patterns", values)
         return [(row[0], row[1]) for row in found_rows]
 
     def reservations_by_id(self, reservation_ids: Sequence[int]) -> list[Reservation]:
-        """Return the reservations with these ids, keyed by id, active or not; unknown ids are omitted."""
+        """Return the reservations with these ids, active or not; unknown ids are omitted."""
         return self._all(Reservation, "mail.reservations_by_id", ids=reservation_ids)
 
     def reservations(self, project_id: int, *, limit: int, after: int = 0) -> list[Reservation]:
-        """Return all reservations of a project, active or not, ordered by id, after the id `after`."""
+        """Return up to `limit` reservations of a project with ids greater than `after`, ordered by id."""
         return self._all(Reservation, "mail.reservations", project_id=project_id, after=after, limit=limit)
 
     def newest_reservations(self, project_id: int, *, limit: int) -> list[Reservation]:
-        """Return the last reservations of a project by id, active or not."""
+        """Return the newest `limit` reservations of a project, active or not, ordered by id."""
         return self._all(Reservation, "mail.newest_reservations", project_id=project_id, limit=limit)[::-1]
 
     def reserved_in(self, place: str, *, now: int) -> list[Reservation]:
@@ -1916,7 +1960,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._all(Reservation, "mail.reserved_in", reserved_in=place, now=now)
 
     def token(self, token_id: str) -> KeptToken | None:
-        """Return the token with this id."""
+        """Return the token with this id, or None."""
         row = self._tx.one("mail.token", {"id": token_id})
         return _token(row) if row else None
 
@@ -1925,7 +1969,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return list(map(_token, self._tx.all("mail.tokens_named", {"name": name})))
 
     def tokens(self, *, limit: int, after: str = "") -> list[KeptToken]:
-        """Return tokens ordered by id, starting after the id `after`."""
+        """Return up to `limit` tokens, ordered by id, from the first id after `after`."""
         return list(map(_token, self._tx.all("mail.tokens", {"after": after, "limit": limit})))
 
     def is_session_ended(self, hashed: str) -> bool:
@@ -1939,13 +1983,16 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
     def project_events(
         self, project_id: int, *, after: int, limit: int, kinds: Sequence[EventKind] = ()
     ) -> list[ProjectEvent]:
-        """Return the log entries after a sequence number, oldest first; `kinds` restricts the result."""
+        """Return up to `limit` entries of a project's log after a number, oldest first.
+
+        Without `kinds`, entries of all kinds are returned.
+        """
         scope = EventScope.project(project_id).key
         values = {"scope": scope, "after": after, "limit": limit, "kinds": kinds, "any_kind": not kinds}
         return [_entry(project_id, *row) for row in self._tx.all("project_log.entries", values)]
 
     def log_bounds(self, project_id: int) -> LogBounds:
-        """Return the range of a project's log."""
+        """Return the range of entry numbers in the log of a project."""
         oldest, newest = self._log.bounds(EventScope.project(project_id).key)
         return LogBounds(oldest=oldest - 1, newest=newest)
 
@@ -1954,7 +2001,7 @@ class RecordReads(RetentionReads, TaskReads, NoteReads, SubscriptionReads, Timel
         return self._log.newest(EventScope.project(project_id).key)
 
     def messages_of(self, agent_id: int, message_ids: Sequence[int]) -> tuple[set[int], set[int]]:
-        """Return which of the messages `message_ids` an agent sent, and which of them it received."""
+        """Return which of the given messages an agent sent, and which of the messages the agent received."""
         values = {"agent_id": agent_id, "ids": message_ids}
         written, received = self._tx.ask(
             ("project_log.messages_written", values), ("project_log.messages_received", values)
@@ -2001,22 +2048,20 @@ class MailReads(RecordReads, MergingReads, ProjectReads):
 
 
 class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, SubscriptionWrites, WakingWrites):
-    """Changes to the records of mail, which are found by the ids of their projects.
+    """Changes the records of mail, which are found by the ids of their projects.
 
-    Each change that has an effect writes its events about agents, messages, reservations, tasks, notes,
-    contacts and runs to the log of the project (`contracts.project_log`).
+    Each change writes its events to the log of the project (`contracts.project_log`).
     """
 
     def _update(self, statement: str, values: Mapping[str, object], kind: type[InputError]) -> None:
-        """Update the row with the id `values["id"]`; raise an error for this kind if it does not exist."""
+        """Update the row with the id `values["id"]`, or raise an error if the row does not exist."""
         if not self._tx.changed(statement, values):
             raise _unknown(kind, values["id"])
 
     def lock_projects(self, project_ids: Iterable[int], expected: Iterable[tuple[int, str]] = ()) -> None:
-        """Lock several projects all at once; this must be the first lock of a change.
+        """Lock projects; this must be the first lock of a transaction.
 
-        `expected` lists agents, by project and name, that the caller reads next, so that PostgreSQL can read
-        them in the same round trip.
+        `expected` contains project ids and names of agents to read in the same round trip.
         """
         named = tuple(sorted(set(project_ids)))
         self._events.lock(named)
@@ -2031,13 +2076,16 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
                 self._known.clear()
 
     def set_git_identity(self, project_id: int, git_identity: str) -> None:
-        """Store the identity of a project's repository: its remote and its root commit."""
+        """Store the remote and the root commit of a project's repository."""
         self._known.clear()
         values = {"id": project_id, "git_identity": git_identity}
         self._update("mail.set_git_identity", values, UnknownProject)
 
     def set_project_folder(self, project_id: int, human_key: str, *, spelling: str) -> None:
-        """Set a project's folder, which no project has yet; the former folder remains an alias."""
+        """Set the folder of a project, which no other project may have.
+
+        The former folder becomes an alias.
+        """
         self._known.clear()
         self._tx.run("mail.keep_former_folder", {"id": project_id})
         values = {"id": project_id, "human_key": human_key, "spelling": spelling}
@@ -2046,7 +2094,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
     def insert_agent(
         self, project_id: int, *, name: str, program: str, model: str, task_description: str, now: int
     ) -> Agent:
-        """Store an agent with a name that is new in the project."""
+        """Store a new agent, whose name must not be in use in the project."""
         values = {
             "project_id": project_id,
             "name": name,
@@ -2063,7 +2111,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
     def update_agent(
         self, agent_id: int, *, program: str, model: str, task_description: str, now: int
     ) -> Agent:
-        """Replace an agent's description of itself, and update its last activity."""
+        """Replace the description that an agent gave of itself, and update the agent's last activity."""
         values = {
             "id": agent_id,
             "program": program,
@@ -2079,7 +2127,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return updated
 
     def set_agent_retired(self, agent_id: int, retired_at: int | None, *, now: int) -> None:
-        """Retire an agent at a time; None makes the agent active again."""
+        """Retire an agent at a time, or make the agent active again if `retired_at` is None."""
         before = self.agents_by_id([agent_id]).get(agent_id)
         self._update("mail.set_agent_retired", {"id": agent_id, "retired_at": retired_at}, UnknownAgent)
         self._events.agent_retired(before, retired_at, now)
@@ -2087,7 +2135,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
             self.wake_later()  # messages may have waited for the agent
 
     def set_agent_token(self, agent_id: int, token_hash: str | None) -> None:
-        """Replace the hash of an agent's token; None revokes the token."""
+        """Replace the hash of an agent's token, or revoke the token if the hash is None."""
         self._update("mail.set_agent_token", {"id": agent_id, "token_hash": token_hash}, UnknownAgent)
 
     def set_contact_policy(self, agent_id: int, policy: ContactPolicy, *, now: int) -> None:
@@ -2097,9 +2145,9 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._events.policy_set(before, policy, now)
 
     def touch_agent(self, agent_id: int, now: int) -> None:
-        """Update an agent's last activity; extend its reservations and claims, each by its own length.
+        """Update the last activity of an agent, and extend the agent's reservations and claims of tasks.
 
-        Expired reservations and claims stay expired.
+        Each reservation or claim is extended by its own length. Expired reservations and claims stay expired.
         """
         values = {"id": agent_id, "now": now}
         touched = self._tx.one("mail.touch_agent", values)
@@ -2112,7 +2160,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
     def put_contact(
         self, from_id: int, to_id: int, *, status: ContactStatus, reason: str, now: int
     ) -> ContactLink:
-        """Store the contact between two agents; it replaces an earlier one in the same direction."""
+        """Store the contact of the agent `from_id` with the agent `to_id`."""
         values = {
             "from_id": from_id,
             "to_id": to_id,
@@ -2141,7 +2189,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         reply_to: int | None,
         now: int,
     ) -> Message:
-        """Store a message; without a thread, it starts a thread named after its id (`msg-<id>`)."""
+        """Store a new message; without `thread_id`, the message starts the thread `msg-<id>`."""
         self._events.lock([project_id])  # within a project, ids grow in the order in which they are seen
         # The id is taken before the insert, because setting the thread later would write the index twice.
         [[message_id]] = self._tx.all("mail.next_message")
@@ -2170,7 +2218,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return message
 
     def insert_recipient(self, message_id: int, agent: Agent, kind: RecipientKind) -> None:
-        """Add a message to an inbox under the next sequence number."""
+        """Add a message to the inbox of an agent under the next number."""
         if (position := self._positions.get(message_id)) is None:
             [[position]] = self._tx.all("mail.recipients_named", {"message_id": message_id})
         self._positions[message_id] = position + 1
@@ -2179,7 +2227,10 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._events.reached(message_id, agent, kind)
 
     def mark_read(self, message_id: int, agent_id: int, now: int) -> int | None:
-        """Mark a message as read, once; return when it was, or None if the agent is not a recipient."""
+        """Mark a message as read.
+
+        Return the time of the first mark, or None if the agent is not a recipient.
+        """
         values = {"message_id": message_id, "agent_id": agent_id, "now": now}
         if row := self._tx.one("mail.mark_read", values):
             self._events.delivery("delivery.read", message_id, agent_id, row[0], now)
@@ -2188,7 +2239,10 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return int(row[0]) if row else None
 
     def mark_acked(self, message_id: int, agent_id: int, now: int) -> int | None:
-        """Mark a message as acknowledged and read, once; return when, or None for a non-recipient."""
+        """Mark a message as acknowledged and read.
+
+        Return the time of the first acknowledgement, or None if the agent is not a recipient.
+        """
         self.mark_read(message_id, agent_id, now)
         values = {"message_id": message_id, "agent_id": agent_id, "now": now}
         if row := self._tx.one("mail.mark_acked", values):
@@ -2198,7 +2252,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return int(row[0]) if row else None
 
     def mark_recalled(self, message_id: int, now: int) -> None:
-        """Recall a message: its text is deleted, also from the search index, but its row is kept."""
+        """Recall a message: delete its text and its attachments, but keep its row."""
         stored = self.attachments([message_id])[message_id]
         message = self.message(message_id)
         if message is None:
@@ -2212,7 +2266,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
             self.drop_attachments([message_id])
 
     def insert_blob(self, sha256: str, content: bytes) -> None:
-        """Store bytes under their SHA-256, unless they are already stored."""
+        """Store bytes under their SHA-256."""
         lock_bytes(self._tx)
         self._tx.run("mail.insert_blob", {"sha256": sha256, "content": content})
 
@@ -2229,10 +2283,9 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.insert_attachment", values)
 
     def mark_announced(self, agent_id: int, message_ids: Sequence[int], *, by: str, now: int) -> int:
-        """Record that messages were announced to an agent; return how many were not announced before.
+        """Record that messages were announced to an agent; return the number of newly announced messages.
 
-        Existing records are not changed. `by` names the announcer: hook, watch or runner. Messages that the
-        agent did not receive are ignored.
+        `by` names the announcer: hook, watch or runner. Messages that the agent did not receive are ignored.
         """
         # Mark the messages one by one, because with a list of ids SQLite would scan the whole inbox.
         new = 0
@@ -2246,33 +2299,33 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return new
 
     def bind_client_session(self, client: str, session_id: str, agent_id: int, now: int) -> None:
-        """Record that a session acts as an agent; this replaces an earlier record of the session."""
+        """Record that a session of a client acts as an agent."""
         values = {"client": client, "session_id": session_id, "agent_id": agent_id, "now": now}
         self._tx.run("mail.bind_client_session", values)
 
     def end_client_session(self, client: str, session_id: str) -> None:
-        """Delete a session; an unknown session is ignored."""
+        """Delete a session of a client; an unknown session is ignored."""
         self._tx.run("mail.end_client_session", {"client": client, "session_id": session_id})
 
     def purge_client_sessions(self, before: int, *, limit: int) -> int:
-        """Delete sessions that were stored before a time, oldest first; return their number."""
+        """Delete up to `limit` client sessions that were stored before a time; return the number deleted."""
         return self._tx.changed("mail.purge_client_sessions", {"before": before, "limit": limit})
 
     def set_nudges(self, agent_id: int, nudges: Nudges) -> None:
-        """Store what hooks have already done in an agent's turns."""
+        """Store the record of what hooks have done in the turns of an agent."""
         values = {"agent_id": agent_id, "held_seq": nudges.held_seq, "notified_at": nudges.notified_at}
         self._tx.run("mail.set_nudges", values)
 
     def put_file_view(self, view: FileView) -> None:
-        """Store a session's view of a file; it replaces an earlier view."""
+        """Store a session's view of a file, which replaces the session's earlier view of the file."""
         self._tx.run(
             "mail.put_file_view", {field.name: getattr(view, field.name) for field in fields(FileView)}
         )
 
     def note_file_change(self, file: str, blob: str, *, viewer_id: int, now: int, since: int) -> None:
-        """Record that this session wrote a new version of a file.
+        """Record that a session wrote a new version of a file.
 
-        The version is recorded for all other sessions that have read the file and used it after `since`.
+        The change is recorded for other sessions that have used the file after the time `since`.
         """
         values = {"file": file, "blob": blob, "viewer_id": viewer_id, "now": now, "since": since}
         self._tx.run("mail.note_file_change", values)
@@ -2282,13 +2335,13 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.mark_file_views_told", {"viewer_id": viewer_id})
 
     def purge_file_views(self, before: int, *, limit: int) -> int:
-        """Delete views that were last used before a time, oldest first; return their number."""
+        """Delete up to `limit` views of files that were last used before a time; return their number."""
         return self._tx.changed("mail.purge_file_views", {"before": before, "limit": limit})
 
     def insert_reservation(  # noqa: PLR0913 - an argument for each column
         self, agent: Agent, *, pattern: str, prefix: str, exclusive: bool, reason: str, ttl: int, now: int
     ) -> Reservation:
-        """Store an active reservation, which lasts `ttl` milliseconds."""
+        """Store a new reservation, which lasts `ttl` milliseconds."""
         values = {
             "project_id": agent.project_id,
             "agent_id": agent.id,
@@ -2306,7 +2359,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return made
 
     def note_reserved_in(self, reservation_id: int, agent_id: int, place: str) -> None:
-        """Record the run or session in which a reservation was made, unless it was renewed since."""
+        """Record the run or session that made a reservation, unless the reservation was renewed since."""
         values = {"id": reservation_id, "agent_id": agent_id, "reserved_in": place}
         self._tx.run("mail.note_reserved_in", values)
 
@@ -2336,7 +2389,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return released
 
     def expire_reservations(self, project_id: int, now: int) -> list[Reservation]:
-        """End the reservations that have expired, and return them, oldest first; the number is limited."""
+        """End some of the reservations of a project that have expired, and return them, oldest first."""
         over = self._all(Reservation, "mail.expired_reservations", project_id=project_id, now=now)
         self._tx.run_many("mail.expire_reservation", [{"id": reservation.id} for reservation in over])
         for expired in over:
@@ -2350,7 +2403,7 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         return reservation
 
     def put_token(self, token: KeptToken) -> None:
-        """Store a token; it replaces a token with the same id.
+        """Store a new or changed token.
 
         Raises:
             StoreError: The name or the hash is in use, or the project does not exist.
@@ -2361,18 +2414,18 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
     def put_login_code(self, hashed: str, *, ends_at: int, most: int) -> None:
         """Store the hash of a login code, which can be used once.
 
-        If there are more than `most` codes, those that expire first are deleted.
+        If more than `most` codes exist, the codes that expire first are deleted.
         """
         self._tx.run("mail.put_login_code", {"hash": hashed, "ends_at": ends_at})
         self._tx.run("mail.drop_login_codes", {"most": most})
 
     def take_login_code(self, hashed: str) -> int | None:
-        """Delete a login code and return its expiry, past or future, or None if the code does not exist."""
+        """Delete a login code, and return the time when the code expires, or None for an unknown code."""
         row = self._tx.one("mail.take_login_code", {"hash": hashed})
         return row[0] if row else None
 
     def end_session(self, hashed: str, *, ends_at: int) -> None:
-        """Record that a person logged out of a web session; keep the record until the session expires."""
+        """Record that a person logged out of a web session; the record is kept until `ends_at`."""
         self._tx.run("mail.drop_ended_sessions", {"now": self.now()})
         self._tx.run("mail.end_session", {"hash": hashed, "ends_at": ends_at})
 
@@ -2381,12 +2434,12 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("push.drop_session", {"form_token": form_token})
 
     def note_token_uses(self, uses: Mapping[str, int]) -> None:
-        """Record when tokens were last used, keyed by id; earlier times and unknown ids are ignored."""
+        """Record when tokens were last used, keyed by token id; unknown ids and earlier times are ignored."""
         rows = [{"id": token_id, "used_at": used_at} for token_id, used_at in sorted(uses.items())]
         self._tx.run_many("mail.note_token_use", rows)
 
     def put_trace(self, name: str, traceparent: str) -> None:
-        """Store a position in a trace; it replaces an earlier one.
+        """Store the position in a trace under a name.
 
         Raises:
             StoreError: The text does not have the length of a traceparent.
@@ -2398,11 +2451,9 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.drop_traces", {"names": names})
 
     def trim_log(self, project_id: int, *, keep: int, limit: int) -> int:
-        """Delete up to `limit` of the oldest entries in a log, except the newest `keep` (at least 1).
+        """Delete up to `limit` of the oldest entries in a project's log; return the number deleted.
 
-        Return the number of deleted entries.
-
-        New entries continue the numbering, and `oldest` shows the first remaining entry.
+        The newest `keep` entries are kept, at least 1.
         """
         self._events.lock([project_id])
         return self._log.trim(EventScope.project(project_id).key, keep=keep, limit=limit)
@@ -2413,12 +2464,12 @@ class RecordWrites(RecordReads, RetentionWrites, TaskWrites, NoteWrites, Subscri
         self._tx.run("mail.insert_answer", values)
 
     def purge_answers(self, before: int, *, limit: int) -> int:
-        """Delete stored results from before a time; return their number."""
+        """Delete up to `limit` stored results of calls from before a time; return the number deleted."""
         return self._tx.changed("mail.purge_answers", {"before": before, "limit": limit})
 
 
 class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
-    """Reads and changes mail in one transaction; each transaction has its own object."""
+    """Reads and changes mail in one transaction."""
 
     @override
     def insert_project(
@@ -2445,8 +2496,7 @@ class MailWrites(RecordWrites, MailReads, MergingWrites, ProjectWrites):
     ) -> None:
         """Store complete rows with their ids, keyed by table, to rebuild a store from an archive.
 
-        `logs` contains, for each slug, the number after which the project's log continues; the next entry
-        records the project.
+        `logs` contains the last used number of each project's log, keyed by slug.
 
         Raises:
             StateError: The store already contains rows.
@@ -2477,18 +2527,16 @@ def _agent_key(project_id: int, name: str) -> Look:
 
 
 def _unknown(kind: type[InputError], row_id: object) -> InputError:
-    """Return the error for a row that does not exist."""
     return kind(f"no record has the id {row_id}", value=row_id)
 
 
 def _inbox_entry(row: Row) -> InboxEntry:
-    """Convert the columns of a message and of its recipient to an inbox entry."""
     kind, seq, read_at, acked_at = row[-4:]
     return InboxEntry(message=message_of(row), kind=kind, seq=seq, read_at=read_at, acked_at=acked_at)
 
 
 def _near(project_id: int, now: int, near: str | None) -> dict[str, object]:
-    """Return the parameters to find reservations whose prefix is an ancestor or descendant of `near`."""
+    """Return the parameters that select reservations with an ancestor or a descendant of `near`."""
     parts = near.split("/") if near else []
     ancestors = ["", *("/".join(parts[: count + 1]) for count in range(len(parts)))]
     return {
@@ -2507,7 +2555,7 @@ def _token(row: Row) -> KeptToken:
 
 
 def _entry(project_id: int, seq: int, kind: str, at: int, payload: str, event_id: str) -> ProjectEvent:
-    """Convert a row of `project_log.entries` to an event.
+    """Create an event from a row of the statement `project_log.entries`.
 
     Raises:
         StoreCorrupt: The row cannot be read.

@@ -18,14 +18,17 @@ _BODY: Final = (
 
 
 def damaged_messages(tx: SqlTransaction, *, after: int, limit: int) -> tuple[list[int], int | None]:
-    """Return the damaged messages among the next `limit`, and the last checked id, or None at the end."""
+    """Return which of the next `limit` messages after the id `after` differ from their check values.
+
+    Also return the last checked id, or None after the last message.
+    """
     rows = tx.all("mail.messages_to_check", {"after": after, "limit": limit})
     damaged = [message.id for message in (record(Message, row) for row in rows) if is_damaged(message)]
     return damaged, rows[-1][0] if rows else None
 
 
 def message_of(row: Row) -> Message:
-    """Convert the first columns of a row to a message; damaged text is replaced by a note."""
+    """Create a message from the first columns of a row; damaged text is replaced by a note."""
     message = record(Message, row)
     if not is_damaged(message):
         return message

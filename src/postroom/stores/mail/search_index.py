@@ -109,13 +109,13 @@ def folded(text: str) -> Sequence[str]:
 
 
 def is_unspaced(word: str) -> bool:
-    """Return whether a query word encodes characters in a script without spaces."""
+    """Return whether a word of a query stands for characters in a script without spaces."""
     coded = _CODED_WORD.match(word)
     return coded is not None and _UNSPACED.match(chr(int(coded[1], 16))) is not None
 
 
 def asked_words(text: str) -> tuple[list[str], bool]:
-    """Return the adjacent words to search for, and whether the last one is only a prefix."""
+    """Return the adjacent words to search for, and whether the last word is only a prefix."""
     texts = folded(text)
     if not texts or not texts[-1].startswith(_CODE) or len(texts[-1]) != 1 + _DIGITS:
         return list(texts), False
@@ -125,15 +125,13 @@ def asked_words(text: str) -> tuple[list[str], bool]:
 
 
 def indexed_text(text: str) -> str:
-    """Return the words of a text for FTS5, which only splits at spaces and ignores the case of ASCII."""
+    """Return the words of a text for FTS5, which splits at spaces and ignores the case of ASCII."""
     return text if text.isascii() else " ".join(folded(text))
 
 
 def _coded_words(run: re.Match[str]) -> Iterator[Word]:
-    """Split text in a script without spaces into encoded words, and yield them.
-
-    If NFKC changes the length of the text, all words get the position of the text.
-    """
+    """Yield the encoded words for text in a script without spaces."""
+    # If NFKC changes the length of the text, all words get the position of the text.
     start, end = run.span()
     coded = _coded_run(run[0]).split()
     if len(coded) != end - start:
@@ -151,7 +149,7 @@ def _coded_run(run: str) -> str:
 
 
 def _spaced_words(text: str, begin: int, end: int) -> Iterator[Word]:
-    """Yield the words between two positions of a text, where there is no script without spaces."""
+    """Yield the words between two positions of a text that has no script without spaces there."""
     word, start = "", begin
     for place in range(begin, end):
         for at, part in enumerate(re.split("( )", _piece(text[place]))):
@@ -168,7 +166,7 @@ def _spaced_words(text: str, begin: int, end: int) -> Iterator[Word]:
 
 @lru_cache(maxsize=4_096)
 def _piece(character: str) -> str:
-    """Return what a character adds to its word; a space, or a word between spaces, ends the word."""
+    """Return the characters that a character adds to its word; a space ends the word."""
     if unicodedata.category(character)[0] == "S" and not character.isascii():
         return f" {_CODE}{ord(character):0{_DIGITS}x} "
     folded = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character).casefold())
@@ -195,7 +193,7 @@ _BEFORE_THE_PLACE = 4
 
 
 def snippet(message: Message, query: Query) -> str:
-    """Return a short excerpt around the first match of a query."""
+    """Return a short excerpt of a message around the first match of a query."""
     requested_items = list(asked_of(query))
     texts = (message.body_md, message.subject, message.topic, message.sender_name)
     for text in texts:
@@ -295,7 +293,8 @@ _MAX_WORD_LENGTH: Final = 500
 
 
 def home(project_id: int) -> str:
-    """Return the word that the index adds to all messages of a project; no author can write it."""
+    """Return the word that the index adds to all messages of a project."""
+    # The words of a text never contain `#`, so no author can write this word.
     return f"'#{project_id}'"
 
 
@@ -380,7 +379,7 @@ _SEARCH: Final = {"newest": "mail.search_newest", "best": "mail.search_best"}
 
 
 def add(tx: SqlTransaction, message: Message) -> None:
-    """Index a new message, on PostgreSQL only."""
+    """Index a new message on PostgreSQL."""
     values = {
         "message_id": message.id,
         "project_id": message.project_id,
@@ -392,7 +391,7 @@ def add(tx: SqlTransaction, message: Message) -> None:
 
 
 def fill(tx: SqlTransaction) -> None:
-    """Index all messages of a store that was just filled; on SQLite, the writer does this later."""
+    """Index all messages of a new store on PostgreSQL; on SQLite, the writer indexes them later."""
     if tx.dialect == "sqlite":
         return
     tx.one("mail.go_on_counting")
@@ -411,19 +410,13 @@ def add_words(tx: SqlTransaction, after: int) -> int:
 
 
 def add_threads(tx: SqlTransaction) -> None:
-    """Index the threads of all messages, on PostgreSQL only.
-
-    A single statement indexes all threads, because a row gets slower with each change by the same
-    transaction.
-    """
+    """Index the threads of all messages on PostgreSQL."""
+    # A single statement indexes all threads, because a row gets slower with each change by one transaction.
     tx.run("mail.index_threads")
 
 
 def move(tx: SqlTransaction, source: int, target: int) -> None:
-    """Move the index entries of a project's messages to another project.
-
-    On SQLite, nothing must be moved, because the row of a message has the project.
-    """
+    """Move the index entries of a project's messages to another project; SQLite needs no change."""
     after, moved, values = 0, 0, {"project_id": source, "limit": _PAGE}
     while tx.dialect == "postgres" and (rows := tx.all("mail.project_messages", {**values, "after": after})):
         messages, moved = [record(Message, row) for row in rows], moved + len(rows)
@@ -439,7 +432,7 @@ def move(tx: SqlTransaction, source: int, target: int) -> None:
 def find(
     tx: SqlTransaction, project_id: int, query: Query, order: SearchOrder, *, limit: int, cursor: int
 ) -> list[SearchHit]:
-    """Return the messages that match a query, as `RecordReads.search` describes."""
+    """Return the messages of a project that match a query, as `RecordReads.search` describes."""
     values: dict[str, object] = {
         "limit": limit,
         "below": cursor or _NEWEST,
@@ -462,17 +455,15 @@ def find(
 
 
 def partly_searched(tx: SqlTransaction, project_id: int, query: Query, *, limit: int) -> list[int]:
-    """Return the newest messages that a search may have missed, as for `RecordReads.partly_searched`."""
+    """Return the ids of messages that a search may have missed, as for `RecordReads.partly_searched`."""
     if not any(is_unspaced(word) for word, _ in asked_of(query)):
         return []
     return [row[0] for row in tx.all("mail.cut_messages", {"project_id": project_id, "limit": limit})]
 
 
 def _ids(tx: SqlTransaction, project_id: int, below: int) -> dict[str, object]:
-    """Return the range of a project's message ids below an id; for few messages, also the project.
-
-    Without the range, FTS5 would examine every message of the other projects for a word that is common there.
-    FTS5 uses only the first upper bound in a statement, so a cursor cannot add a second one.
-    """
+    """Return the parameters that limit a search to messages of a project with ids less than `below`."""
+    # Without the range of ids, FTS5 would examine every message of other projects for a word that is common
+    # there. FTS5 uses only the first upper bound in a statement, so a cursor cannot add a second one.
     first, last, count = tx.all("mail.project_ids", {"project_id": project_id, "most": FEW + 1})[0]
     return {"first": first, "last": min(last, below - 1), "few": project_id if count <= FEW else None}

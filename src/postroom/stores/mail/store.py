@@ -27,11 +27,11 @@ class MailStore:
         return await self._store.read(lambda tx: look(tx.mail))
 
     async def write(self, change: Callable[[MailWrites], T], *, key: str = "") -> T:
-        """Make a change in one transaction; when this returns, the change survives a power failure.
+        """Make a change in one transaction; when the call returns, the change survives a power failure.
 
-        If `change` raises an exception, it is rolled back, and the caller gets the exception. `key` is the
-        slug or path of the project that changes. Changes with the same key are made one after another, others
-        possibly in parallel. If the caller is cancelled, it is unknown whether the change was made.
+        Changes with equal keys are made one after another; a key is the slug or the path of a project. If
+        `change` raises an exception, the transaction is rolled back, and the caller gets the exception. If
+        the caller is cancelled, it is unknown whether the change was made.
 
         Raises:
             StoreFull, StoreReadOnly, StoreUnavailable: Nothing was written.
@@ -43,5 +43,9 @@ class MailStore:
         await self._store.settle()
 
     async def probe(self) -> None:
-        """Write a row and read it back; raise an error if that fails."""
+        """Check that the store accepts writes: write a row and read it back.
+
+        Raises:
+            StoreError: The write failed, or the database was replaced by another one.
+        """
         await self._store.probe()

@@ -76,12 +76,12 @@ def encoded(value: object) -> bytes | None:
 
 
 def decoder(oid: int) -> Callable[[bytes], Any]:
-    """Return the function that decodes values of a type from text."""
+    """Return the function that decodes the text format of the PostgreSQL type with this OID."""
     return _DECODERS.get(oid, bytes.decode)
 
 
 def array(several: Iterable[bytes | None]) -> bytes:
-    """Return an array of encoded values."""
+    """Return encoded values as an array in PostgreSQL's text format."""
     return b"{%s}" % b",".join([b"NULL" if data is None else _quote(data) for data in several])
 
 
@@ -97,7 +97,7 @@ def _quote(text: bytes) -> bytes:
 
 
 def _number(text: bytes) -> int | float:
-    """Decode a value of the type numeric, which the sums and averages of integers have."""
+    """Decode a value of the type numeric."""
     return float(text) if b"." in text or b"N" in text else int(text)
 
 
@@ -127,11 +127,10 @@ _TYPES: Final = {20: "bigint", 25: "text", 1016: "bigint[]", 1009: "text[]"}
 
 @cache
 def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
-    """Return a statement that combines many reads; each parameter is an array with a value for each read.
+    """Return a statement that combines many executions of a query, or None if the query cannot be combined.
 
-    The last column of each row is the position of the row's read among all reads, counted from 1. The rows of
-    one read keep their order. Return None if the statement has no parameters, or a parameter of a type that
-    cannot be combined.
+    Each parameter of the combined statement is an array with one value per execution. The last column of each
+    row is the number of the execution, counted from 1.
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
@@ -143,10 +142,9 @@ def together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
 
 @cache
 def written_together(statement: Statement, types: tuple[int, ...]) -> Statement | None:
-    """Return a statement that combines many writes of one row each, or None, like `together`.
+    """Return a statement that combines many executions of a write, or None if the write cannot be combined.
 
-    Two writes must not change the same row, unless the statement adds up the values, because one of the two
-    changes would be lost.
+    Two executions must not change the same row, unless the statement adds to the row's values.
     """
     if not types or not _TYPES.keys() >= set(types):
         return None
@@ -160,7 +158,7 @@ def written_together(statement: Statement, types: tuple[int, ...]) -> Statement 
 
 
 def _name_columns(values: str) -> str:
-    """Return the values, each named by the column name that VALUES would assign to it."""
+    """Return the values of a VALUES clause with the column names that PostgreSQL would assign."""
     return ", ".join(f"{value} AS column{place}" for place, value in enumerate(values.split(","), start=1))
 
 
@@ -177,12 +175,12 @@ def columns(several: Sequence[Bound]) -> list[bytes]:
 
 
 def _type(number: int) -> str:
-    """Return the element type of an array; lists become text, as nested arrays need equal lengths."""
+    # lists become text, because nested arrays need equal lengths
     return "text" if _TYPES[number].endswith("[]") else _TYPES[number]
 
 
 def _use_given_columns(statement: Statement, types: tuple[int, ...]) -> str:
-    """Return the text of a statement, with its parameters replaced by columns."""
+    """Return the text of a statement with columns in place of its parameters."""
     return _PLACE.sub(lambda match: _use(int(match[1]), _TYPES[types[int(match[1]) - 1]]), statement.text)
 
 
@@ -235,7 +233,7 @@ _DONE: Final = pq.ExecStatus.COMMAND_OK
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """The address and the options of a connection."""
+    """The address of a database, and the options of a connection."""
 
     dsn: str = field(repr=False)  # contains a password
     schema: str
@@ -264,7 +262,7 @@ class Address:
 
     @property
     def direct(self) -> "Address":
-        """The same address with direct sessions."""
+        """The address of the database itself, without a pooler."""
         if not self.direct_dsn:
             return self
         # One of the two may be unreachable while the other is reachable.
@@ -272,7 +270,7 @@ class Address:
 
 
 class Answer:
-    """The result of a statement, which is available after `wait`."""
+    """The result of a statement, which is available after `Connection.wait`."""
 
     __slots__ = ("changed", "rows", "statement")
 
@@ -284,15 +282,15 @@ class Answer:
 
 
 class _Preparing(Answer):
-    """The answer to preparing a statement."""
+    """The result of preparing a statement."""
 
 
 class _Described(Answer):
-    """The answer to describing a statement."""
+    """The result of describing a statement."""
 
 
 class _Together(Answer):
-    """The answer to a statement that combines several queries; each row ends with its query's number."""
+    """The result of a statement that combines several queries."""
 
     __slots__ = ("answers",)
 
@@ -301,7 +299,7 @@ class _Together(Answer):
         self.answers = answers
 
     def deal_out(self) -> None:
-        """Distribute the rows to the queries."""
+        """Distribute the rows to the results of the queries."""
         answers = self.answers
         for row in self.rows:
             answers[row[-1] - 1].rows.append(row[:-1])
@@ -315,7 +313,10 @@ _FAILURES: Final = (psycopg.Error, OSError, ValueError)
 
 
 class Connection:
-    """One session; any method may raise ConnectionLost, after which the session is unusable."""
+    """A database session, which one thread uses.
+
+    Any method may raise ConnectionLost, after which the session is unusable.
+    """
 
     def __init__(self, address: Address) -> None:
         """Connect to the database.
@@ -376,27 +377,31 @@ class Connection:
 
     @property
     def pid(self) -> int:
-        """The process id that the server reported when the connection was made."""
+        """The id of the server process, as reported when the connection was made."""
         return self._pg.backend_pid
 
     def process(self) -> int:
-        """Query the process id of the server, which differs from `pid` behind a pooler."""
+        """Ask the server for the id of its process, which differs from `pid` behind a pooler."""
         answer = self.send("SELECT pg_backend_pid()")
         self.wait()
         return int(answer.rows[0][0])
 
     @property
     def release(self) -> str:
-        """The name and the version of the server, as people see them."""
+        """The product name and the version of the database server."""
         return f"PostgreSQL {self._pg.server_version // 10_000}.{self._pg.server_version % 10_000}"
 
     @property
     def fileno(self) -> int:
-        """Return the socket, on which callers wait for notifications from other processes."""
+        """The socket of the connection, which becomes readable when a notification arrives."""
         return self._pg.socket
 
     def refuse_lost(self) -> None:
-        """Raise ConnectionLost if the server has closed the connection."""
+        """Check that the server has not closed the connection.
+
+        Raises:
+            ConnectionLost: The server has closed the connection.
+        """
         while self._selector.select(0):
             self._call(self._pg.consume_input)
             if self._pg.status == pq.ConnStatus.BAD:
@@ -424,20 +429,20 @@ class Connection:
         return self._send_text(text, list(map(encoded, values)), Answer())
 
     def look(self, statement: Statement, bound: Bound, *, is_lock: bool = False) -> Answer:
-        """Queue a named query with encoded values; its rows are available after `wait`.
+        """Queue a named query with encoded values; the rows are available after `wait`.
 
-        Queries that differ only in their values are sent as one statement. Statements that are sent in the
-        meantime are executed first, and queries for locks before other queries.
+        Queries that differ only in their values are sent as one statement. Queries for locks are executed
+        before other queries.
         """
         answer = Answer(statement.name)
         self._looks.setdefault((not is_lock, statement.name), (statement, []))[1].append((bound, answer))
         return answer
 
     def write(self, statement: Statement, bound: Bound, after: int) -> int:
-        """Queue a write with encoded values, before all other statements; return its position in the queue.
+        """Queue a write with encoded values, and return its position in the queue.
 
-        Writes that differ only in their values are sent as one statement, and nothing waits for an answer.
-        Writes at positions up to `after` are executed before this one.
+        Writes that differ only in their values are sent as one statement. Writes at positions up to `after`
+        are executed before the new write.
         """
         self.has_written = True
         for place in range(after + 1, len(self._writes)):
@@ -475,11 +480,7 @@ class Connection:
         return answer
 
     def _send_looks(self) -> None:
-        """Send the queued queries.
-
-        Queries that differ only in their values become one statement if the types of their parameters are
-        known.
-        """
+        """Send the queued queries."""
         self._send_writes()
         looks, self._looks = self._looks, {}
         for _, (statement, requested_items) in sorted(looks.items()):
@@ -504,7 +505,7 @@ class Connection:
                 self._send_prepared(statement, bound, Answer(statement.name))
 
     def wait(self) -> None:
-        """Execute the statements that were sent, and read their answers.
+        """Execute the sent and queued statements, and read their results.
 
         Raises:
             Contended, PostroomError: The first error of the server; later statements were not executed.
@@ -522,17 +523,17 @@ class Connection:
             raise error_for(refused)
 
     def pass_on(self) -> None:
-        """Let the server start with the statements that were sent, before the next `wait`."""
+        """Let the server start to execute the sent statements."""
         self._call(self._pg.flush)
 
     def flush(self) -> None:
-        """Send collected statements without waiting for answers."""
+        """Send the collected statements without waiting for their results."""
         self._call(self._pg.pipeline_sync)
         self._expected.append(_MARK)
         self._call(self._pg.flush)
 
     def run_script(self, script: str) -> None:
-        """Execute statements without values within the open transaction.
+        """Execute an SQL script without values within the open transaction.
 
         Raises:
             PostroomError: The server rejected a statement.
@@ -550,12 +551,12 @@ class Connection:
             raise error_for(refused)
 
     def listen(self, channel: str) -> None:
-        """Start listening on a channel."""
+        """Start to listen for notifications on a channel."""
         self.send(f"LISTEN {quoted(channel)}")
         self.wait()
 
     def heard(self) -> list[tuple[str, int]]:
-        """Return notifications from other processes on the channels, each with the sender's process id."""
+        """Return the notifications that have arrived: their text and the sender's process id."""
         self._call(self._pg.consume_input)
         results = []
         while (notice := self._call(self._pg.notifies)) is not None:
@@ -563,7 +564,7 @@ class Connection:
         return results
 
     def cut(self) -> None:
-        """Abort the connection from another thread; a thread that waits on it gets ConnectionLost."""
+        """Abort the connection from another thread; a thread that waits for the server gets an error."""
         with (
             contextlib.suppress(OSError, psycopg.Error),
             socket.socket(fileno=os.dup(self._pg.socket)) as its,
@@ -571,7 +572,7 @@ class Connection:
             its.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close the connection; a repeated call has no effect."""
+        """Close the connection; a second call has no effect."""
         self._selector.close()
         if hasattr(self, "_pg"):
             self._pg.finish()
@@ -662,7 +663,7 @@ class Connection:
                 self._call(self._pg.consume_input)
 
     def _call(self, step: Callable[[], Any]) -> Any:
-        """Call a function of the driver that only fails if the connection fails."""
+        """Call a function of the driver, and convert its errors to ConnectionLost."""
         try:
             return step()
         except _FAILURES as error:
@@ -695,7 +696,7 @@ def _connect(address: Address) -> pq.abc.PGconn:
 
 
 def _connect_to_host(host: str, within: timedelta) -> pq.abc.PGconn:
-    """Connect to one host; other threads can run at the same time."""
+    """Connect to one host, without holding the global interpreter lock."""
     pg = pq.PGconn.connect_start(host.encode())
     until = time.monotonic() + within.total_seconds()
     waits = {

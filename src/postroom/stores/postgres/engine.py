@@ -67,7 +67,7 @@ _BEGIN: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 
 
 class Readers:
-    """Runs reads in threads, each in a read transaction."""
+    """Threads that read a schema, each in a read transaction."""
 
     def __init__(self, address: Address, *, count: int) -> None:
         self._address = address
@@ -76,7 +76,7 @@ class Readers:
         self._threads = LookingThreads(count)
 
     async def submit(self, look: Callable[[PostgresTransaction], T]) -> T:
-        """Call `look` with one consistent snapshot of the store, and return its result.
+        """Call `look` with one consistent snapshot of the schema, and return its result.
 
         Raises:
             StoreUnavailable: The store is closed, or did not respond in time.
@@ -84,7 +84,7 @@ class Readers:
         return await self._threads.submit(partial(self._run, look))
 
     def close(self) -> None:
-        """Finish active reads and close all connections; a read that takes too long is aborted."""
+        """Finish active reads and close all connections; a read that takes more than 5 seconds is aborted."""
         alarm = threading.Timer(_END_WITHIN.total_seconds(), self._cut_all)
         alarm.start()
         self._threads.close()
@@ -158,11 +158,7 @@ SELECT count(*) FROM small, generate_series(1, CAST($1 AS bigint) + 0 * length(s
 
 
 class DatabaseClock:
-    """The clock of the database, computed from its last reading and the time since then.
-
-    The time since the last reading is measured by a monotonic clock, so that a wrong or corrected clock of
-    this machine does not affect times and leases.
-    """
+    """The clock of the database, computed from its last reading and the monotonic time since the reading."""
 
     def __init__(self) -> None:
         self._offset = 0
@@ -172,10 +168,7 @@ class DatabaseClock:
         return elapsed_ms() + self._offset
 
     def measure(self, connection: Connection) -> None:
-        """Read the clock of the database.
-
-        The fastest of several answers is used, because a slow answer is imprecise.
-        """
+        """Read the clock of the database several times, and use the fastest answer."""
         quickest: int | None = None
         offset = self._offset
         for _ in range(_SAMPLES):
@@ -189,14 +182,14 @@ class DatabaseClock:
 
 
 class _About(NamedTuple):
-    """The facts about the schema that the engine reports."""
+    """The identity of the schema, and whether its pages have checksums."""
 
     identity: str
     checks_pages: bool
 
 
 class PostgresEngine(Engine):
-    """One schema of a database, which many processes and machines can use."""
+    """The engine of one PostgreSQL schema, which many processes and machines can use."""
 
     def __init__(  # noqa: PLR0913 - only `open` calls it
         self,
@@ -245,7 +238,7 @@ class PostgresEngine(Engine):
         """Connect, upgrade the schema, and start to listen for changes by other processes.
 
         With `is_tried`, all sessions that the engine will ever need are opened as a test. `is_gone` returns
-        whether a server has certainly exited; such a server does not prevent a migration of the schema.
+        whether a server has certainly exited; an exited server does not prevent a migration of the schema.
 
         Raises:
             WrongStore: The schema is missing or empty, and `may_begin` is False; nothing was created.
@@ -329,7 +322,7 @@ class PostgresEngine(Engine):
         return sum(writer.groups for writer in self.writers), sum(writer.changes for writer in self.writers)
 
     def look_around(self, connection: Connection) -> None:
-        """Compare the clocks, and check that this release can still use the schema."""
+        """Read the clock of the database, and check that this release can still use the schema."""
         self._own_clock.measure(connection)
         try:
             try:
@@ -370,7 +363,7 @@ class PostgresEngine(Engine):
 
     @override
     async def settle(self) -> None:
-        """Do nothing, because each commit already updates the indexes."""
+        """Do nothing, because each commit updates the indexes."""
 
     @override
     async def back_up(self, target: Path, *, is_read_back: bool = True) -> None:
@@ -386,7 +379,7 @@ class PostgresEngine(Engine):
 
     @override
     async def write_again(self, indexes: Sequence[str]) -> None:
-        """Do nothing, because no index can be rebuilt in this way."""
+        """Do nothing, because `indexes_that_lack_rows` never returns an index."""
 
     @override
     async def outline(self) -> Outline:
@@ -416,7 +409,7 @@ class PostgresEngine(Engine):
 
 
 def _refuse_unwritable(connection: Connection) -> None:
-    """Raise an error if the server accepts no writes, or the database cannot store every text.
+    """Check that the server accepts writes, and that the database can store every text.
 
     Raises:
         StoreReadOnly: The server is a standby, or was made read-only.
@@ -440,15 +433,13 @@ def _refuse_unwritable(connection: Connection) -> None:
 
 
 def _refuse_pooler(first: Connection, address: Address) -> None:
-    """Reject a pooler that gives each transaction a different session, unless there is a direct address.
-
-    A pooler reports process ids that are not those of the server. A pooler of this kind gives each
-    transaction the session that was freed last, so the use of a second connection changes the session of the
-    first.
+    """Check that the address belongs to no pooler that gives each transaction a different session.
 
     Raises:
-        ConfigError: The address belongs to such a pooler.
+        ConfigError: The address belongs to such a pooler, and a direct address is missing.
     """
+    # A pooler reports process ids that are not those of the server, and gives each transaction the session
+    # that was freed last. Therefore the use of a second connection changes the session of the first.
     if address.direct_dsn or first.process() == first.pid:
         return
     other = Connection(address)

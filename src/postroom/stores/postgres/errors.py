@@ -88,7 +88,7 @@ _RIGHTS: Final = {"database": "CREATE", "schema": "USAGE, CREATE"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An error that the server returned."""
+    """An error that the database server returned."""
 
     state: str
     """The five-character SQLSTATE code."""
@@ -102,7 +102,7 @@ class Refusal:
 
 
 class ConnectionLost(Exception):
-    """Raised if the connection broke, or the server did not respond for too long."""
+    """The connection broke, or the server did not respond for too long."""
 
 
 class Silent(ConnectionLost):
@@ -110,14 +110,11 @@ class Silent(ConnectionLost):
 
 
 class Contended(Exception):
-    """Raised if two transactions deadlocked, and the server ended this one.
-
-    The transaction can be repeated.
-    """
+    """The server ended the transaction because of a deadlock; the transaction can be repeated."""
 
 
 def error_for(refusal: Refusal) -> Exception:
-    """Convert an error of the server to a postroom error, ConnectionLost or Contended."""
+    """Convert an error of the server to an error of postroom, ConnectionLost or Contended."""
     state, text = refusal.state, refusal.text
     if state.startswith(_LOST):
         return ConnectionLost(text)
@@ -142,7 +139,7 @@ def error_for(refusal: Refusal) -> Exception:
 
 
 def unreachable(error: object) -> StoreUnavailable:
-    """Return the error for a server that does not respond, or a pooler that gave up waiting for it."""
+    """Return the error for a database server that does not respond."""
     if _POOLERS_PATIENCE in str(error):
         return sessionless(f"the pooler's {_POOLERS_PATIENCE}")
     return StoreUnavailable(
@@ -172,7 +169,7 @@ def sessionless(within: str = "") -> StoreUnavailable:
 
 
 def no_backup() -> StateError:
-    """Return the error for a backup or restore of PostgreSQL, which postroom does not make."""
+    """Return the error for a backup of PostgreSQL, which postroom does not support."""
     return StateError(
         "postroom cannot back up or restore PostgreSQL",
         remedy="use pg_dump and pg_restore, or the provider's backups",
@@ -180,10 +177,7 @@ def no_backup() -> StateError:
 
 
 def login_error(text: str) -> PostroomError:
-    """Return the error for a failed connection, because of wrong settings or a missing server.
-
-    For a failed connection, libpq provides a text but no SQLSTATE.
-    """
+    """Return the error for a failed connection, from the text that libpq provides."""
     first = _first_line(text)
     if other := _NO_POSTGRES.search(first):
         return ConfigError(
@@ -200,7 +194,7 @@ def login_error(text: str) -> PostroomError:
 
 
 def dropped(error: ConfigError) -> PostroomError:
-    """Return WrongStore if a running server's database was deleted; otherwise, return the given error."""
+    """Return WrongStore if `error` states that the database does not exist, or else `error` itself."""
     if not _NO_DATABASE.search(error.message):
         return error
     return WrongStore(f"the database no longer exists: {error.message}", remedy=_REMEDIES[WrongStore])
@@ -217,7 +211,7 @@ def unreadable(text: str) -> ConfigError:
 
 
 def grants(schema: str, user: str) -> list[str]:
-    """Return the statements that grant a user all rights on a schema that a server needs."""
+    """Return the SQL statements that grant a user all rights on a schema that a server needs."""
     every = ("SELECT, INSERT, UPDATE, DELETE ON ALL TABLES", "USAGE ON ALL SEQUENCES")
     return [f"GRANT {rights} IN SCHEMA {schema} TO {user}" for rights in every]
 
@@ -237,5 +231,4 @@ def _granting(refusal: Refusal) -> str:
 
 
 def _first_line(error: object) -> str:
-    """Return the first line of libpq's text, without the advice in later lines."""
     return str(error).strip().partition("\n")[0]

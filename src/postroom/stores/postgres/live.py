@@ -46,7 +46,7 @@ _FORGOTTEN_AFTER = timedelta(minutes=1)
 
 
 def _statements(name: str) -> dict[str, Statement]:
-    """Return the statements of a file, keyed by heading; `{now}` is replaced by the database's time."""
+    """Return the statements of an SQL file, keyed by heading."""
     folder = resources.files("postroom.stores.postgres").joinpath("sql")
     pieces = _HEADING.split(folder.joinpath(f"{name}.sql").read_text(encoding="utf-8"))[1:]
     return {
@@ -64,9 +64,9 @@ _SQL: Final = _statements("live")
 
 
 class PostgresLiveChannels:
-    """Delivers commands to runs in all processes that share a schema, until `close` is called.
+    """Delivers commands to the runs of all processes that share a schema, until `close` is called.
 
-    A sender waits for receipts for at most `accept_within_ms`; then commands without a receipt are withdrawn.
+    A command that no listener accepts within `accept_within_ms` milliseconds is withdrawn.
     """
 
     def __init__(self, store: SqlStore, *, timer: Timer | None = None, accept_within_ms: int = 5_000) -> None:
@@ -86,7 +86,10 @@ class PostgresLiveChannels:
         self._renew_at = 0.0
 
     async def deliver(self, target: LiveRunTarget, command: LiveRunCommand) -> LiveDeliveryOutcome:
-        """Pass a command to all listeners of a run. The delivery succeeds if one listener accepts it."""
+        """Pass a command to all listeners of a run.
+
+        The outcome is DELIVERED if at least one listener accepts the command.
+        """
         delivery_id, body = uuid4().hex, encode(command)
         with self._changes.listen(_delivery(delivery_id)) as settled:
             sent = await self._write("send", delivery_id, body, *_names(target), self._accept_within_ms)
@@ -106,7 +109,7 @@ class PostgresLiveChannels:
         return LiveDeliveryOutcome.DELIVERED if accepted else LiveDeliveryOutcome.NO_SUBSCRIBER
 
     async def open(self, target: LiveRunTarget) -> Subscription:
-        """Start to listen for commands to this target; an earlier listener of the target is replaced."""
+        """Start to listen for the commands to a target; an earlier listener of the target is closed."""
         subscription = Subscription(uuid4().hex, target, self._forget)
         await self._write("register", subscription.key, self._process_id, *_names(target), _ms(LISTENED_FOR))
         for former in [
@@ -120,7 +123,7 @@ class PostgresLiveChannels:
         return subscription
 
     async def close(self) -> None:
-        """End all subscriptions and delete their rows; a repeated call has no effect."""
+        """End all subscriptions and delete their rows; a second call has no effect."""
         for subscription in tuple(self._listening.values()):
             subscription.close()
         if not self._tasks.closed:

@@ -30,7 +30,7 @@ _GO_ON: Final = (
 
 
 class PostgresSide:
-    """A schema that is copied over one connection; `opened` yields it."""
+    """The PostgreSQL schema of a copy."""
 
     def __init__(self, connection: Connection, address: Address, name: str, *, is_made: bool) -> None:
         self._connection = connection
@@ -39,18 +39,18 @@ class PostgresSide:
         self.name = name
 
     def store_id(self) -> str:
-        """Return the id of the store; empty if it has none."""
+        """Return the id of the store, or "" if the store has no id."""
         rows = self._all("SELECT store_id FROM store_identity")
         return str(rows[0][0]) if rows else ""
 
     def newest_message(self) -> int:
-        """Return the highest number that a message ever had."""
+        """Return the highest message number that the store has ever used."""
         sequence = "CAST(pg_get_serial_sequence('messages', 'id') AS regclass)"
         [[newest]] = self._all(f"SELECT coalesce(pg_sequence_last_value({sequence}), 0)")
         return int(newest)
 
     def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
-        """Return rows after a key, in key order."""
+        """Return up to `limit` rows of a table after the key `after`, in key order."""
         key, count = ", ".join(table.key), len(table.key)
         marks = ", ".join(f"${place}" for place in range(1, count + 1))
         behind = "" if after is None else f"WHERE ({key}) > ({marks})"
@@ -58,37 +58,34 @@ class PostgresSide:
         return self._all(text, () if after is None else after, name=f"rows.{table.name}.{after is None}")
 
     def last_key(self, table: Table) -> Row | None:
-        """Return the key of the last row."""
+        """Return the key of the last row of a table, or None if the table is empty."""
         order = ", ".join(f"{name} DESC" for name in table.key)
         rows = self._all(f"SELECT {', '.join(table.key)} FROM {table.name} ORDER BY {order} LIMIT 1")  # noqa: S608
         return rows[0] if rows else None
 
     def count(self, table: Table) -> int:
-        """Return the number of rows."""
+        """Return the number of rows of a table."""
         if not self._is_made:
             return 0
         [[value]] = self._all(f"SELECT count(*) FROM {table.name}")  # noqa: S608
         return int(value)
 
     def copied_from(self) -> str | None:
-        """Return the id of the store of which this schema is an unfinished copy.
-
-        Return None if this schema is not an unfinished copy.
-        """
+        """Return the id of the source store if this schema is an unfinished copy, or None."""
         if not self._is_made:
             return None
         rows = self._all("SELECT name FROM schema_migrations WHERE version = $1", (UNFINISHED,))
         return str(rows[0][0]) if rows else None
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
-        """Empty some tables and record the start of a copy; this also creates a missing schema."""
+        """Empty tables and mark the schema as an unfinished copy; a missing schema is created."""
         emptied = "".join(f"DELETE FROM {table.name};\n" for table in tables)  # noqa: S608
         step = Migration(version=UNFINISHED, name=store_id, sql=emptied)
         migrate(self._connection, self._address, steps=[*shipped_migrations("postgres"), step])
         self._is_made = True
 
     def put(self, table: Table, rows: Sequence[Row]) -> None:
-        """Write rows, in one transaction.
+        """Write rows to a table in one transaction.
 
         Raises:
             InvalidRecord: A text contains NUL or a lone surrogate; the error names the row.
@@ -104,7 +101,7 @@ class PostgresSide:
                 connection.send_named(statement, values)
 
     def finish(self, newest_message: int) -> None:
-        """Fill the indexes, move the number sequences past the used numbers, and remove the mark last."""
+        """Fill the indexes, set the number sequences, and remove the mark of an unfinished copy."""
         [[after]] = self._all("SELECT coalesce(max(message_id), 0) FROM message_words")
         while after is not None:
             progress.tell("filling the indexes: messages", after, newest_message)
@@ -143,12 +140,10 @@ class PostgresSide:
 def opened(
     dsn: str, *, schema: str, name: str, is_target: bool, is_gone: IsGone = nobody_is_gone
 ) -> Iterator[PostgresSide]:
-    """Open a schema for a copy, and keep all servers from using it until the context ends.
+    """Open a schema for a copy, and lock the schema until the context ends.
 
-    `mark` creates the target if it is missing. Locks do not always show that a server is running: for a
-    schema on a standby, servers hold the locks on its primary, and behind a pooler there are no locks.
-    Therefore the leases of servers are checked as well: a server with a lease counts as running, unless
-    `is_gone` returns True for it.
+    A missing target is created by `mark`. If a server has a lease, the server counts as running unless
+    `is_gone` returns True.
 
     Raises:
         StoreHeld: A server or another process uses the schema.
@@ -156,6 +151,8 @@ def opened(
             StoreReadOnly, StoreUnavailable: As for `PostgresStore.open`.
         StoreUnavailable: The connection broke during the copy, which can be continued later.
     """
+    # Leases are checked as well as locks: for a schema on a standby, servers hold the locks on its primary,
+    # and behind a pooler there are no locks.
     address = Address(dsn=dsn, schema=schema, answer_within=_WITHIN, settings=_SETTINGS)
     try:
         with closing(Ownership(address, alone=True).connect(0)) as connection:

@@ -51,12 +51,12 @@ SELECT EXISTS (SELECT 1 FROM pg_locks
 
 
 class Notifications:
-    """Sends this process's notifications to other processes, and tells its listeners what others send."""
+    """Exchanges notifications with the other processes that use a schema."""
 
     def __init__(
         self, address: Address, changes: ChangeNotifier, look_around: Callable[[Connection], None]
     ) -> None:
-        """Create the exchange; `look_around` is called at intervals with its connection."""
+        """Start the exchange; `look_around` is called about every 10 seconds with the connection."""
         self._address = replace(address.direct, settings={"synchronous_commit": "off"})
         self._changes = changes
         self._look_around, self._looked_at = look_around, 0
@@ -76,7 +76,7 @@ class Notifications:
         self._thread.start()
 
     def share(self, topics: Collection[str]) -> None:
-        """Notify other processes in the background that the data of these topics has changed."""
+        """Notify other processes in the background that the data of `topics` has changed."""
         if topics and self.is_listening.is_set() and not self.is_alone.is_set():
             with self._gate:
                 is_first = not self._owed
@@ -85,7 +85,10 @@ class Notifications:
                 self._ring()
 
     def close(self) -> None:
-        """Stop; losing unsent notifications does no harm, and a repeated call has no effect."""
+        """Stop sending and receiving; a second call has no effect.
+
+        Unsent notifications may be lost.
+        """
         if not self._closing.is_set():
             self._closing.set()
             self._ring()
@@ -135,10 +138,8 @@ class Notifications:
             connection.close()
 
     def _pass_on(self, connection: Connection) -> None:
-        """Receive notifications, and send queued ones.
-
-        An empty batch is sent at intervals, to detect a lost connection.
-        """
+        """Receive notifications, and send the queued ones."""
+        # An empty batch is also sent, to detect a lost connection.
         with contextlib.suppress(BlockingIOError):
             self._woken.recv(1_024)
         self._hear(connection)
@@ -158,10 +159,7 @@ class Notifications:
         self._changes.tell(words)
 
     def _look_for_others(self, connection: Connection) -> None:
-        """Check whether another process listens.
-
-        A new process announces itself, so that this check need not wait for it.
-        """
+        """Check whether another process listens."""
         answer = connection.send(_OTHERS, (self._key,))
         connection.wait()
         if not answer.rows[0][0]:
@@ -171,7 +169,7 @@ class Notifications:
             self._send_to_others()
 
     def _send_to_others(self) -> None:
-        """Start to send notifications, and make listeners in other processes check for earlier changes."""
+        """Start to send notifications, and let listeners in other processes check for earlier changes."""
         self.is_alone.clear()
         with self._gate:
             self._owed.add(_BEGUN)

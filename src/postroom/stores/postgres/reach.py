@@ -15,14 +15,13 @@ TOLD_AGAIN: Final = timedelta(minutes=1)
 
 
 class Reach:
-    """Records each attempt to connect, in all threads, and logs when the result changes.
+    """Records each attempt to connect to a database, and logs when the result changes.
 
-    A server makes several attempts per second, and each periodic task would log its own error. Therefore
-    errors are marked as reported, and are not logged again.
+    While the database cannot be reached, the error is logged again every minute.
     """
 
     def __init__(self, elapsed: Callable[[], int] = elapsed_ms) -> None:
-        """Create the log; `elapsed` is a monotonic clock in milliseconds."""
+        """Create the record; `elapsed` returns a monotonic time in milliseconds."""
         self._elapsed = elapsed
         self._gate = threading.Lock()
         self._lost_at: int | None = None
@@ -31,7 +30,7 @@ class Reach:
         """The number of attempts since the connection was lost."""
 
     def lost(self, error: PostroomError) -> None:
-        """Record that the database could not be reached."""
+        """Record that the database could not be reached, and mark `error` as logged."""
         fields = {"code": error.code, "reason": error.message, "remedy": error.remedy}
         with self._gate:
             now = self._elapsed()
@@ -47,7 +46,7 @@ class Reach:
         error.is_told = True
 
     def found(self) -> None:
-        """Record that a session was opened."""
+        """Record that the database was reached."""
         # The usual case, without a lock, because a loss at this moment is logged afterwards.
         if self._lost_at is None:
             return

@@ -77,7 +77,7 @@ def list_tables(steps: Sequence[Migration]) -> list[str]:
 
 
 def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[str]) -> None:
-    """Raise an error if the user may not read or write one of the tables. Missing tables are ignored.
+    """Check that the user may read and write the tables; missing tables are ignored.
 
     Raises:
         StoreReadOnly: A right is missing.
@@ -90,7 +90,7 @@ def refuse_without_rights(connection: Connection, schema: str, tables: Sequence[
 
 
 def refuse_lacking(found: Row, schema: str) -> None:
-    """Raise an error if `LACKING` has found missing rights.
+    """Check that the row of the statement `LACKING` names no missing rights.
 
     Raises:
         StoreReadOnly: The user lacks a right; the remedy grants all rights that are needed.
@@ -140,9 +140,9 @@ class Ownership:
         self._alone = alone
 
     def connect(self, number: int) -> Connection:
-        """Open the connection of one of the writers, which are numbered, and lock the schema for this writer.
+        """Open the connection of the writer `number`, and lock the schema for this writer.
 
-        If another process still owns the schema, wait briefly until its connection ends.
+        If another process uses the schema alone, wait up to 2 seconds for the end of its connection.
 
         Raises:
             StoreHeld: Another process uses the schema alone.
@@ -199,11 +199,14 @@ def read_outline(tx: PostgresTransaction) -> Outline:
 
 
 def find_faults(tx: PostgresTransaction) -> list[str]:
-    """Return about forty faults of the schema at most.
+    """Return the problems of a schema, about 40 at most.
 
-    Faults are missing tables and columns, unreadable rows (with checksums, all damaged pages), rows that
-    violate a CHECK or a reference, and indexes whose build did not finish. Rows that are missing in an index
-    are not detected; PostgreSQL's `amcheck` finds them.
+    - missing tables and columns
+    - unreadable rows and, with checksums, damaged pages
+    - rows that violate a CHECK or a reference
+    - indexes whose build did not finish
+
+    Rows that an index lacks are not detected; PostgreSQL's `amcheck` detects them.
 
     Raises:
         WrongStore: The schema contains no tables.
@@ -229,7 +232,7 @@ def find_faults(tx: PostgresTransaction) -> list[str]:
 
 
 def _refusal(tx: PostgresTransaction, look: Callable[[], str]) -> str:
-    """Return the fault that a query finds, or the server's error; the transaction stays usable."""
+    """Return the problem that a query finds, or the server's error; the transaction stays usable."""
     tx.connection.send("SAVEPOINT look")
     try:
         text = look()
@@ -241,7 +244,7 @@ def _refusal(tx: PostgresTransaction, look: Callable[[], str]) -> str:
 
 
 def _prepare(tx: PostgresTransaction, statement: str) -> str:
-    """Let the server resolve all tables and columns of a statement without executing it."""
+    """Let the server resolve all tables and columns of a statement without executing the statement."""
     tx.connection.send(f"PREPARE look AS {statement}")
     tx.connection.send("DEALLOCATE look")
     tx.connection.wait()
@@ -249,7 +252,7 @@ def _prepare(tx: PostgresTransaction, statement: str) -> str:
 
 
 def _broken(tx: PostgresTransaction, check: str) -> str:
-    """Return a text with the number of rows that violate a check, or '' if there are none."""
+    """Return a text with the number of rows that violate a check, or ""."""
     number = _number(tx, check)
     return f"{number} rows break it" if number else ""
 
@@ -301,10 +304,9 @@ def migrate(
     may_begin: bool = True,
     is_gone: IsGone = nobody_is_gone,
 ) -> list[int]:
-    """Apply all missing steps or none, and return their numbers; concurrent callers wait.
+    """Apply all missing schema steps or none, and return their numbers; concurrent callers wait.
 
-    `is_gone` returns, from the stored description of a server, whether the server has certainly exited; then
-    its lease is ignored.
+    `is_gone` returns whether a server has certainly exited. The leases of exited servers are ignored.
 
     Raises:
         WrongStore: The schema is missing or empty, and `may_begin` is False; nothing was changed.
@@ -367,13 +369,12 @@ def _apply_steps(
 
 
 def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) -> None:
-    """Raise an error if a running server does not know a step.
-
-    A server that is just starting, or has stalled, detects this itself (`refuse_unfit`).
+    """Check that all running servers know a schema step.
 
     Raises:
         StoreHeld: A running server does not know the step.
     """
+    # A server that is just starting, or has stalled, detects this itself (`refuse_unfit`).
     up = servers_up(connection, is_gone) if step else {}
     if without := {name: about for name, about in up.items() if int(about.get("schema") or 0) < step}:
         raise StoreHeld(
@@ -385,7 +386,7 @@ def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) 
 
 
 def refuse_servers(connection: Connection, name: str, is_gone: IsGone) -> None:
-    """Raise an error if a running server has a lease on the schema, because a standby has no locks.
+    """Check that no running server has a lease on the schema.
 
     Raises:
         StoreHeld: A server is running.
@@ -421,7 +422,7 @@ def _sessions_text(up: Mapping[str, Mapping[str, object]]) -> str:
 
 
 def refuse_unfit(connection: Connection, steps: Sequence[Migration]) -> None:
-    """Raise an error if a running server that knows the schema steps `steps` can no longer use the schema.
+    """Check that a server can still use the schema; `steps` are the schema steps that the server knows.
 
     Raises:
         SchemaTooNew, StoreCorrupt: As for `missing_migrations`.
@@ -436,7 +437,10 @@ def refuse_unfit(connection: Connection, steps: Sequence[Migration]) -> None:
 
 
 def applied_steps(connection: Connection) -> dict[int, str]:
-    """Return the checksum of each applied step, keyed by number; empty if there is no schema."""
+    """Return the checksum of each applied schema step, keyed by number.
+
+    The result is empty if the schema does not exist.
+    """
     if not _is_true(connection, _HAS_TABLE, "schema_migrations"):
         return {}
     ledger = connection.send(_APPLIED)
@@ -445,7 +449,7 @@ def applied_steps(connection: Connection) -> dict[int, str]:
 
 
 def needed_step(connection: Connection) -> int:
-    """Return the newest step that a release must know to use the schema, or 0 if there is none."""
+    """Return the newest schema step that a release must know to use the schema, or 0 if there is none."""
     if not _is_true(connection, _HAS_TABLE, "schema_migrations"):
         return 0
     answer = connection.send(_NEEDED)

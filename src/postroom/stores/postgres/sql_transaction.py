@@ -59,30 +59,22 @@ _TRY_LOCK: Final = replace(
 
 
 class Deferred(BaseException):
-    """Raised if a change that has written nothing must wait for an answer.
-
-    The change is made again when the answer has arrived.
-    """
+    """A change that has written nothing must wait for an answer, and will be made again."""
 
 
 class LockHeld(Exception):
-    """Raised if another transaction holds a lock for which this one must not wait."""
+    """Another transaction holds a lock for which this transaction must not wait."""
 
 
 _FAILURES: Final = (PostroomError, Contended, ConnectionLost, LockHeld)
 
 
 class PostgresTransaction(SqlTransaction):
-    """Executes named statements over one connection, within a transaction that its caller begins and ends.
+    """Executes named SQL statements over one connection; the caller begins and ends the transaction.
 
-    Errors are sticky: a change that catches an error and continues is not committed. A transaction that must
-    not wait for locks fails with LockHeld. A transaction that may wait only for its first lock fails with
-    LockHeld at a later one.
-
-    While `may_defer` is set, a change that has written nothing does not wait: its queries are sent, and the
-    change ends with Deferred. When it is made again from the start, it makes the same queries and finds their
-    answers. In this way, many changes share one wait, but each decides on data that it read under its own
-    locks.
+    A change that catches an error and continues is not committed. A transaction that must not wait for a lock
+    fails with LockHeld. While `may_defer` is set, a change that must wait before its first write fails with
+    Deferred.
     """
 
     def __init__(
@@ -124,16 +116,15 @@ class PostgresTransaction(SqlTransaction):
         """The number of queries in this run."""
 
     def begin(self, *, may_defer: bool, stale: Set[str]) -> None:
-        """Begin a run of the change.
+        """Begin a run of the change, and discard answers that may have changed.
 
-        `stale` contains the names of the locks of changes that were completed since its last run.
-
-        The answers to the earlier queries of this change may have changed. Answers about the thread of this
-        change stay valid if this change shares only the lock of the limits with the completed changes.
+        `stale` contains the names of the locks of changes that were completed since the last run.
 
         Raises:
             LockHeld: Another transaction holds a lock that it needs.
         """
+        # Answers about the thread of this change stay valid if this change shares only the lock of the limits
+        # with the completed changes.
         self._place = 0
         self._written_to = None
         self.known.clear()
@@ -149,7 +140,7 @@ class PostgresTransaction(SqlTransaction):
         self.refuse_failed()
 
     def _forget(self) -> None:
-        """Discard the answers to this query and to all later ones."""
+        """Discard the answer to the current query, and all later answers."""
         del self._asked[self._place :]
 
     @property
@@ -217,7 +208,7 @@ class PostgresTransaction(SqlTransaction):
             self.wait()
 
     def wait(self) -> None:
-        """Execute the sent statements."""
+        """Execute the sent statements, and read their results."""
         self.refuse_failed()
         if self.may_defer and not self.connection.has_written:
             raise Deferred
@@ -235,7 +226,7 @@ class PostgresTransaction(SqlTransaction):
         return not any(row[0] == 0 for answer in locks for row in answer.rows)
 
     def rows(self, statement: Statement, values: Sequence[object]) -> list[Row]:
-        """Return the rows of a statement that only this engine has; its values are in order."""
+        """Execute a statement that only PostgreSQL has, and return its rows."""
         named = replace(statement, parameters=tuple(map(str, range(len(values)))))
         return self._answers([(named, dict(zip(named.parameters, values, strict=True)))])[0]
 
@@ -269,7 +260,7 @@ class PostgresTransaction(SqlTransaction):
             self.wait()  # a write without the lock may have to wait for its holder
 
     def refuse_failed(self) -> None:
-        """Raise an earlier error again, in case the change has suppressed it."""
+        """Raise the error of an earlier statement of this transaction again."""
         if self.failure is not None:
             raise self.failure
 

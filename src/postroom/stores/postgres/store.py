@@ -12,7 +12,7 @@ from postroom.stores.stores import Stores
 
 
 class PostgresStore(Stores):
-    """A store in one schema of a database, for many processes and machines."""
+    """A store in one PostgreSQL schema, for many processes and machines."""
 
     @classmethod
     def open(  # noqa: PLR0913 - its options, by name
@@ -27,13 +27,12 @@ class PostgresStore(Stores):
         is_tried: bool = False,
         is_gone: IsGone = nobody_is_gone,
     ) -> "PostgresStore":
-        """Connect, upgrade the schema, and start to listen for changes by other processes. This call blocks.
+        """Connect, upgrade the schema, and start to listen for changes by other processes; the call blocks.
 
-        The store uses the database's clock unless `clock` is set. If `dsn` is the address of a pooler that
-        gives each transaction a different session, `direct_dsn` must be the database's own address, which is
-        needed to listen for changes. With `is_tried`, all sessions that the store will ever need are opened
-        as a test. `is_gone` returns whether a server has certainly exited; such a server does not prevent a
-        migration of the schema.
+        The default clock is that of the database. If `dsn` belongs to a pooler that gives each transaction a
+        different session, `direct_dsn` must be the address of the database itself. With `is_tried`, all
+        sessions that the store will ever need are opened as a test. `is_gone` returns whether a server has
+        certainly exited; an exited server does not prevent a migration of the schema.
 
         Raises:
             MissingExtra: The driver is not installed.

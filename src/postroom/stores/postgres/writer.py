@@ -59,11 +59,11 @@ _Change = PendingChange[PostgresTransaction]
 
 
 class _OneByOne(Exception):
-    """Raised to roll back a group if a change failed after a write, or if its first change would wait."""
+    """A group must be rolled back, and its changes must be made one by one."""
 
 
 class Writer:
-    """Makes changes one after another, in transactions that are durable before callers get results."""
+    """A thread that makes changes, in transactions that are durable before callers get results."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class Writer:
         name: str,
         patient: "Writer | None" = None,
     ) -> None:
-        """Create a writer on a connection; if the connection is lost, `connect` opens a new one.
+        """Start the thread; if the connection is lost, `connect` opens a new connection.
 
-        `patient` is the writer that takes over changes which must wait for a lock. Without `patient`, this
-        writer waits itself.
+        The writer `patient` takes over changes that must wait for a lock. Without `patient`, this writer
+        waits.
         """
         self.pending = PendingChanges[PostgresTransaction]()
         self.groups = 0
@@ -92,9 +92,9 @@ class Writer:
         self._thread.start()
 
     def close(self) -> None:
-        """Finish submitted changes and stop; a change that takes too long is aborted.
+        """Finish the submitted changes and end the thread; a second call has no effect.
 
-        A repeated call has no effect.
+        A change that takes longer than 5 seconds is aborted.
         """
         self.pending.stop()
         self._thread.join(_END_WITHIN.total_seconds())
@@ -117,14 +117,14 @@ class Writer:
         self._disconnect()
 
     def leave(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Take over the changes whose key has other changes that were taken over; return the rest."""
+        """Take over changes whose key belongs to a change that was taken over before; return the rest."""
         with self._gate:
             taken = [change for change in group if change.key in self._taken]
         self.take(taken)
         return [change for change in group if change not in taken]
 
     def take(self, changes: Sequence[_Change]) -> Sequence[_Change]:
-        """Take over changes that must wait; return an empty list."""
+        """Take over changes that must wait for a lock; return an empty list."""
         with self._gate:
             self._taken.update(change.key for change in changes if change.key)
             for change in changes:
@@ -138,10 +138,7 @@ class Writer:
             self._taken -= Counter(change.key for change in done)
 
     def _commit(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Commit a group; if a part is rejected or must be rolled back, commit each change separately.
-
-        Return the changes that are not done yet.
-        """
+        """Commit a group, if necessary each change separately; return the changes that are not done yet."""
         try:
             return self._commit_on_a_connection(group)
         except _OneByOne:
@@ -165,11 +162,9 @@ class Writer:
         return left
 
     def _commit_on_a_connection(self, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Commit a group; commit it again after a deadlock, or if the connection is lost before its end.
-
-        A session may stay read-only after the database has become writable. Changes that such a session
-        rejects are made again on a new session. If the new session rejects them as well, it is closed, too.
-        """
+        """Commit a group; after a deadlock or a lost connection, try again."""
+        # A session may stay read-only after the database has become writable. Changes that such a session
+        # rejects are made again on a new session.
         for number in range(TRIES):
             # Wait before the next attempt, unless the connection works.
             if number and self._connection is None:
@@ -196,10 +191,7 @@ class Writer:
         raise failure
 
     def _transact(self, connection: Connection, group: Sequence[_Change]) -> Sequence[_Change]:
-        """Make the changes of a group in one transaction.
-
-        Return the changes that could not be made because they had to wait for a lock.
-        """
+        """Commit a group in one transaction; return the changes that would have to wait for a lock."""
         connection.begin()
         work = _Work(connection, group, may_wait=self._patient is None)
         try:
@@ -269,12 +261,10 @@ class _Work:
         ]
 
     def run(self) -> bool:
-        """Make the remaining changes; return whether some of them wait for answers.
-
-        Changes that have locked the same name must see each other's writes. Therefore, from their second run
-        on, such changes are made one after another, and each waits for its own answers. Changes that share
-        only the lock of the limits still wait together for the queries about their threads.
-        """
+        """Make the remaining changes; return whether some of them wait for answers."""
+        # Changes that have locked the same name must see each other's writes. Therefore, from their second
+        # run on, such changes are made one after another, and each waits for its own answers. Changes that
+        # share only the lock of the limits still wait together for the queries about their threads.
         waiting, self._waiting = self._waiting, []
         lockers = Counter(name for _, transaction in waiting for name in transaction.locked)
         for change, transaction in waiting:

@@ -53,25 +53,25 @@ _QUEUED, _CLAIMED = RunDispatchStatus.QUEUED, RunDispatchStatus.CLAIMED
 
 
 class Dispatches(Tables):
-    """The rows of the queue."""
+    """The rows of the dispatch queue."""
 
     def load(self, dispatch_id: str) -> RunDispatch | None:
-        """Return the run ids of dispatches whose ids begin with this prefix, keyed by dispatch id."""
+        """Return the dispatch with this id, or None."""
         row = self._row(dispatch_id)
         return rows.dispatch(row) if row else None
 
     def begun_with(self, prefix: str, limit: int) -> dict[str, str]:
-        """Return the thread of a dispatch, so that it can be locked; a dispatch keeps its thread."""
+        """Return the run ids of the dispatches whose ids begin with `prefix`, keyed by dispatch id."""
         parameters = {"low": prefix, "beyond": beyond(prefix), "limit": limit}
         return {row[0]: row[1] for row in self._sql.all("dispatches.begun_with", parameters)}
 
     def thread_of(self, dispatch_id: str) -> str | None:
-        """Return the thread of a dispatch, so that it can be locked; a dispatch never changes its thread."""
+        """Return the thread id of a dispatch, or None if no dispatch has this id."""
         row = self._sql.one("dispatches.thread_of", {"dispatch_id": dispatch_id})
         return row[0] if row else None
 
     def claimed(self, thread_id: str) -> RunDispatch | None:
-        """Return the thread's claimed dispatch."""
+        """Return the claimed dispatch of a thread, or None."""
         row = self._sql.one("dispatches.claimed", {"thread_id": thread_id})
         return rows.dispatch(row) if row else None
 
@@ -81,7 +81,7 @@ class Dispatches(Tables):
         return tuple(map(rows.dispatch, found_rows))
 
     def epoch(self, thread_id: str) -> int:
-        """Return the thread's epoch."""
+        """Return the epoch of a thread."""
         return int(self._queue(thread_id)[1])
 
     def enqueue(self, dispatch: RunDispatch) -> RunDispatch:
@@ -94,12 +94,10 @@ class Dispatches(Tables):
     def due(
         self, thread_id: str, *, behind: RunDispatch | None = None, now: int | None = None
     ) -> RunDispatch | None:
-        """Return the thread's next due dispatch, or None if one is claimed.
+        """Return the next due dispatch of a thread, or None if a dispatch of the thread is claimed.
 
-        Dispatches of an older epoch are superseded.
-
-        With `behind`, return the dispatch that would be due at `now` if the dispatch `behind` and its run had
-        ended; then nothing is superseded.
+        Dispatches of an older epoch become superseded. With `behind`, the thread is read as if the dispatch
+        `behind` had ended, and nothing is written.
         """
         now, of_thread = self._now() if now is None else now, {"thread_id": thread_id}
         looks = [due_look(thread_id, now, behind)]
@@ -115,10 +113,7 @@ class Dispatches(Tables):
         return rows.dispatch(due[0]) if due else None
 
     def first_due(self, thread_ids: Sequence[str]) -> list[RunDispatch]:
-        """Return the next due dispatch of each thread.
-
-        Threads with a claimed dispatch are omitted.
-        """
+        """Return the next due dispatch of each thread; threads with a claimed dispatch are omitted."""
         answers = self._asked(due_look(thread_id, self._now()) for thread_id in thread_ids)
         due = [row for rows_of_thread in answers.values() for row in rows_of_thread]
         for *_, run_id, body in due:
@@ -126,12 +121,12 @@ class Dispatches(Tables):
         return [rows.dispatch(row) for row in due]
 
     def claim(self, thread_id: str, asks: ClaimRequest) -> RunDispatch | None:
-        """Claim the thread's next due dispatch, as `DispatchStore.claim` describes."""
+        """Claim the next due dispatch of a thread, as `DispatchStore.claim` describes."""
         due = self.due(thread_id)
         return None if due is None else self._taken(due, asks, self._now())
 
     def claim_dispatch(self, dispatch_id: str, asks: ClaimRequest) -> RunDispatch | None:
-        """Claim this dispatch, due or not, as `DispatchStore.claim_dispatch` describes."""
+        """Claim a dispatch, even if it is not due, as `DispatchStore.claim_dispatch` describes."""
         now, row = self._now(), self._row(dispatch_id)
         dispatch = rows.dispatch(row) if row else None
         if row is None or dispatch is None or dispatch.status is not _QUEUED:
@@ -152,7 +147,7 @@ class Dispatches(Tables):
     def move_owned(
         self, claim: Claim, move: Callable[[RunDispatch, int], RunDispatch]
     ) -> RunDispatch | StaleClaim:
-        """Apply `move` to the dispatch that a claim owns and store the result, or return why it is stale.
+        """Apply `move` to the dispatch of a claim and store the result, or return StaleClaim.
 
         Raises:
             UnknownDispatch: No dispatch has this id.
@@ -164,9 +159,9 @@ class Dispatches(Tables):
         return dispatch if isinstance(dispatch, StaleClaim) else self.put(move(dispatch, self._now()))
 
     def proved(self, claim: Claim, found: RunDispatch, epoch: int) -> RunDispatch | StaleClaim:
-        """Return the dispatch if the claim still owns it.
+        """Return the dispatch if the claim owns it, or StaleClaim.
 
-        If the dispatch has an older epoch than the thread, it is superseded.
+        A dispatch with an older epoch than its thread becomes superseded.
         """
         if found.status is not _CLAIMED or found.claim_token != claim.token:
             return _ownership_error(found)
@@ -176,12 +171,7 @@ class Dispatches(Tables):
         return found
 
     def renew(self, lengths: Mapping[Claim, int]) -> frozenset[str]:
-        """Extend claims, each by its own length from now; return the ids of the dispatches still owned.
-
-        All claims with the same length are renewed by one statement, which takes no locks. The
-        statement and a concurrent change of the same dispatch wait for each other. A lost claim is not
-        renewed.
-        """
+        """Extend claims from now by milliseconds; return the ids of the dispatches that are still owned."""
         now, owned = self._now(), set[str]()
         for length in set(lengths.values()):
             claims = [claim for claim, until in lengths.items() if until == length]
@@ -196,26 +186,29 @@ class Dispatches(Tables):
         return frozenset(owned)
 
     def supersede_stale(self, claim: Claim) -> None:
-        """Supersede a claimed dispatch if the claim owns it but its epoch is old."""
+        """Supersede the dispatch of a claim if its epoch is older than the epoch of its thread."""
         row = self._row(claim.dispatch_id)
         if row is not None:
             self.proved(claim, rows.dispatch(row), row[-1])
 
-    def cancel(self, dispatch_id: str) -> RunDispatch | None:
-        """Cancel a queued dispatch; return None if it is not queued."""
+    def cancel(self, dispatch_id: str, reason: str | None = None) -> RunDispatch | None:
+        """Cancel a dispatch, or return None if the dispatch is not queued.
+
+        `reason` is the reason for the end of its run.
+        """
         dispatch = self.load(dispatch_id)
         if dispatch is None or dispatch.status is not _QUEUED:
             return None
-        return self.put(dispatch.cancelled(now=self._now()))
+        return self.put(dispatch.cancelled(now=self._now(), reason=reason))
 
     def hurry(self, dispatch_id: str, *, not_before: int) -> None:
-        """Make a queued dispatch due at `not_before`, or at once if that time has passed."""
+        """Make a delayed dispatch due at the time `not_before`."""
         dispatch = self.load(dispatch_id)
         if dispatch is not None and dispatch.status is _QUEUED and dispatch.available_at:
             self.put(dispatch.hurried(not_before=not_before, now=self._now()))
 
     def interrupt(self, thread_id: str) -> Interrupt:
-        """Increase the thread's epoch and supersede its queued dispatches (`DispatchStore.interrupt`)."""
+        """Increase the epoch of a thread and supersede its queued dispatches."""
         named, now = {"thread_id": thread_id}, self._now()
         [[_, epoch, *_]], claimed, queue = self._sql.ask(
             queue_look(thread_id), ("dispatches.claimed", named), ("dispatches.queue", named)
@@ -231,10 +224,7 @@ class Dispatches(Tables):
         )
 
     def supersede_claimed(self, claim: Claim, reason: str) -> RunDispatch | StaleClaim | None:
-        """Supersede a claimed dispatch, whatever its epoch is.
-
-        Return None if it is no longer claimed.
-        """
+        """Supersede the dispatch of a claim, or return None if the dispatch is no longer claimed."""
         dispatch = self.load(claim.dispatch_id)
         if dispatch is None or dispatch.status is not _CLAIMED:
             return None
@@ -243,27 +233,31 @@ class Dispatches(Tables):
         return self.put(dispatch.superseded(reason=reason, now=self._now()))
 
     def overdue(self, limit: int) -> list[RunDispatch]:
-        """Return claimed dispatches whose lease has expired, longest overdue first."""
+        """Return up to `limit` claimed dispatches whose lease has expired, longest overdue first."""
         found_rows = self._sql.all("dispatches.overdue", {"now": self._now(), "limit": limit})
         return [rows.dispatch(row) for row in found_rows]
 
+    def retried(self, limit: int) -> list[RunDispatch]:
+        """Return up to `limit` queued dispatches with failed attempts, by the time of the next attempt."""
+        return [rows.dispatch(row) for row in self._sql.all("dispatches.retried", {"limit": limit})]
+
     def late(self, limit: int) -> list[RunDispatch]:
-        """Return queued dispatches whose runs did not start before their deadline."""
+        """Return up to `limit` queued dispatches that missed their deadline."""
         found_rows = self._sql.all("dispatches.late", {"now": self._now(), "limit": limit})
         return [rows.dispatch(row) for row in found_rows]
 
     def end_late(self, dispatch_id: str) -> RunDispatch | None:
-        """Make a queued dispatch that missed its deadline a dead letter; return None for any other one."""
+        """Make a queued dispatch that missed its deadline a dead letter; return None for other dispatches."""
         dispatch, now = self.load(dispatch_id), self._now()
         if dispatch is None or dispatch.status is not _QUEUED or not dispatch.has_missed_deadline(now):
             return None
         return self.put(dispatch.too_late(now=now))
 
     def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
-        """Release an overdue dispatch; return None if it is not overdue, or was superseded.
+        """Release a claimed dispatch whose lease has expired; return None for any other dispatch.
 
-        With `counts`, the lost execution counts as an interruption or, if interruptions have no limit of
-        their own, as a failed attempt.
+        With `counts`, the lost execution counts as an interruption, or as a failed attempt if interruptions
+        have no limit.
         """
         now, row = self._now(), self._row(dispatch_id)
         dispatch = rows.dispatch(row) if row else None
@@ -275,16 +269,17 @@ class Dispatches(Tables):
         return self.put(dispatch.lease_ended(now=now) if counts else dispatch.released(now=now))
 
     def insert(self, row: RunDispatch) -> RunDispatch:
-        """Store a new dispatch, and return it."""
+        """Store a new dispatch, and return the dispatch."""
         self._sql.run("dispatches.enqueue", rows.dispatch_values(row))
         if row.status is not _CLAIMED:  # it is queued, or its thread is free
             self._tell(WORK)
         return row
 
     def put(self, row: RunDispatch, *, is_last: bool = False, answer: RunRecord | None = None) -> RunDispatch:
-        """Store a changed dispatch and return it; `is_last` means that no other one is queued after it.
+        """Store a changed dispatch, and return the dispatch.
 
-        The dispatch may contain the `answer` of a run, which must already be stored.
+        `is_last` states that no other dispatch of the thread is queued. If the dispatch contains the answer
+        of the run `answer`, the run must already be stored.
         """
         self._sql.run("dispatches.move", rows.dispatch_values(row, answer))
         if row.status is not _CLAIMED and not is_last:  # it is queued, or its thread is free
@@ -308,18 +303,21 @@ class Dispatches(Tables):
         after: tuple[int, str] | None,
         thread_prefix: str = "",
     ) -> tuple[RunDispatch, ...]:
-        """Return dispatches of threads with this id prefix, ordered by last change, then by id."""
+        """Return dispatches with a status after the position `after`, ordered by last change, then by id.
+
+        Only dispatches of threads whose ids begin with `thread_prefix` are returned.
+        """
         at, dispatch_id = after or _EARLIEST
         parameters = {"status": status.value, "at": at, "id": dispatch_id, "limit": limit}
         parameters |= {"low": thread_prefix, "beyond": beyond(thread_prefix)}
         return self._all("ended_by_change" if status.is_terminal else "open_by_change", parameters)
 
     def unreconciled(self, limit: int) -> tuple[RunDispatch, ...]:
-        """Return ended dispatches whose runs were not updated yet, oldest first."""
+        """Return up to `limit` ended dispatches whose runs were not updated yet, oldest first."""
         return self._all("unreconciled", {"limit": limit})
 
     def mark_reconciled(self, dispatch_ids: Sequence[str]) -> None:
-        """Record that the runs of ended dispatches were updated to match the dispatches."""
+        """Record that the runs of ended dispatches were updated."""
         self._sql.run("dispatches.mark_reconciled", {"dispatch_ids": dispatch_ids})
 
     def due_threads(
@@ -330,10 +328,10 @@ class Dispatches(Tables):
         full_keys: Sequence[str] = (),
         places: Places = None,
     ) -> tuple[DueThread, ...]:
-        """Return threads that have a due dispatch but no claimed one, in the order of the due dispatches.
+        """Return up to `limit` threads with a due dispatch but no claimed one, most urgent first.
 
-        `tenant` selects one tenant ('' means no tenant), `full_keys` excludes keys, and `places` selects
-        threads that may run at one of these places.
+        `tenant` selects one tenant; "" selects the dispatches without a tenant. Dispatches with a key in
+        `full_keys` are excluded. Only threads that may run at one of `places` are returned.
         """
         threads: dict[str, DueThread] = {}
         for row in self._due(limit, tenant, full_keys, places):
@@ -341,13 +339,7 @@ class Dispatches(Tables):
         return tuple(threads.values())[:limit]
 
     def _due(self, limit: int, tenant: str | None, full_keys: Sequence[str], places: Places) -> Sequence[Row]:
-        """Return due rows in order, for at least `limit` threads if that many are due.
-
-        One statement reads a few due rows, a few threads, or the first rows of the queue, and is usually
-        enough. The cost of the statement does not depend on the number of delayed rows, of rows of one
-        thread, or of rows that wait for a claimed or waiting run. If this statement and a few more windows
-        contain too few due rows, each thread is examined once instead.
-        """
+        """Return the due rows of up to `limit` threads, most urgent first."""
         within = {"is_anywhere": places is None, "places": sorted(places or ())}
         parameters = {"now": self._now(), "full_keys": full_keys, "tenant": tenant, **within}
         window = 1 if tenant is not None else max(limit, 1)
@@ -374,55 +366,58 @@ class Dispatches(Tables):
         return sorted(self._sql.all("dispatches.due_by_thread", parameters), key=_turn)
 
     def begun_by_limit(self) -> tuple[tuple[str, str, int], ...]:
-        """Count runs that execute or will be retried within 10 s, by tenant and key; pairs may repeat."""
+        """Count runs that execute, or will be retried within 10 s, by tenant and key."""
         look = ("dispatches.begun_by_limit", {"soon": self._now() + _SOON_MS})
         [found_rows] = self._asked([look]).values()
         return tuple((row[0], row[1], row[2]) for row in found_rows)
 
     def begun_of_agent(self, agent_id: str) -> int:
-        """Count the runs of an agent that execute or will be retried within 10 s."""
+        """Return the number of an agent's runs that execute, or will be retried within 10 s."""
         found_rows = self._sql.all("dispatches.begun_runs", {"soon": self._now() + _SOON_MS})
         return sum(rows.run(row).agent_id == agent_id for row in found_rows)
 
     def claimed_by_limit(self) -> tuple[tuple[str, str, int], ...]:
-        """Return the number of claims per tenant and key; the caller holds the lock of the limits."""
+        """Return the number of claims per tenant and key.
+
+        The caller must hold the lock of the limits.
+        """
         return tuple((row[0], row[1], row[2]) for row in self._sql.all("dispatches.claimed_by_limit"))
 
     def starts(self, scope: str, most: int) -> tuple[int, int | None]:
-        """Return the number of a scope's last start, and the time of the start `most` before the next one."""
+        """Return the number of a scope's last start, and the time of the start `most` before the next."""
         [row] = self._sql.all("dispatches.starts", {"scope": scope, "most": most})
         return row[0], row[1]
 
     def note_start(self, scope: str, most: int) -> None:
-        """Record a start in a scope, of which only the last `most` starts are kept."""
+        """Record a start in a scope, and keep only the newest `most` starts."""
         number = self.starts(scope, most)[0] + 1
         self._sql.run("dispatches.note_start", {"scope": scope, "number": number, "started_at": self._now()})
         self._sql.run("dispatches.forget_start", {"scope": scope, "number": number - most})
 
     def forget_starts(self, older_than: int) -> None:
-        """Delete the starts in all scopes from before this time."""
+        """Delete all starts before the time `older_than`."""
         self._sql.run("dispatches.forget_starts", {"older_than": older_than})
 
     def hold(self, thread_id: str, scope: str, until: int | None) -> None:
-        """Omit a thread's queued dispatches from `due_threads` until a time, or until released if it is None.
+        """Omit the queued dispatches of a thread from `due_threads` until a time, or until `release_held`.
 
-        A held dispatch can still be claimed: the hold only avoids useless attempts. Each claim ends the hold.
+        A held dispatch can still be claimed; each claim ends the hold.
         """
         values = {"thread_id": thread_id, "scope": scope, "until": until or _FOR_EVER}
         self._sql.run("dispatches.hold", values)
 
     def release_held(self, scope: str, until: int | None) -> None:
-        """End the holds of a scope that would end at `until`; with None, end the holds that have no end."""
+        """End the holds of a scope that were stored with the end `until`."""
         self._sql.run("dispatches.release_held", {"scope": scope, "until": until or _FOR_EVER})
         self._tell(WORK)
 
     def held_until(self) -> int | None:
-        """Return when the next hold ends."""
+        """Return when the next hold ends, or None if no hold has an end."""
         row = self._sql.one("dispatches.held_until", {"now": self._now()})
         return None if row is None or row[0] in (None, _FOR_EVER) else row[0]
 
     def set_back(self, back_ms: int) -> int:
-        """Shorten delays and leases from before the clock was set back; return the number of delays.
+        """Shorten delays and leases after the clock was set back; return the number of shortened delays.
 
         A second call has no effect, even in another process.
         """
@@ -434,22 +429,24 @@ class Dispatches(Tables):
         return changed
 
     def due_tenants(self, limit: int) -> tuple[str, ...]:
-        """Return the names of tenants with queued dispatches."""
+        """Return the names of up to `limit` tenants with queued dispatches."""
         return tuple(row[0] for row in self._sql.all("dispatches.due_tenants", {"limit": limit}))
 
     def next_due_at(self, places: Places = None) -> int | None:
-        """Return when a dispatch of a thread without a claimed one is next due, or 0 if one is due now.
+        """Return when the next dispatch is due: 0 for now, None for never.
 
-        Only threads whose runs may execute at one of these places are considered.
+        Threads with a claimed dispatch are skipped. Only threads that may run at one of `places` are
+        searched.
         """
         if due := self._due(1, None, (), places):
             return min(int(row[6]) for row in due)
         return self.later_due_at(places)
 
     def later_due_at(self, places: Places = None) -> int | None:
-        """Return when the next delayed dispatch of a thread without a claimed one is due.
+        """Return when the next delayed dispatch is due, or None if no dispatch is delayed.
 
-        Return None if there is none.
+        Threads with a claimed dispatch are skipped. Only threads that may run at one of `places` are
+        searched.
         """
         within = {"is_anywhere": places is None, "places": sorted(places or ())}
         [row] = self._sql.all("dispatches.next_due_at", {"now": self._now(), **within}) or [(None,)]
@@ -457,53 +454,52 @@ class Dispatches(Tables):
         return due_at
 
     def place(self, thread_id: str) -> str:
-        """Return the place where runs of a thread must execute, or '' if they may execute anywhere."""
+        """Return the place where the runs of a thread must execute, or "" for any place."""
         row = self._sql.one("dispatches.place", {"thread_id": thread_id})
         return row[0] if row else ""
 
     def put_place(self, thread_id: str, place: str) -> None:
-        """Set the place where runs of a thread must execute, or '' for any place."""
+        """Store the place where the runs of a thread must execute, or "" for any place."""
         put_place(self._sql, thread_id, place)
         self._tell(WORK)
 
     def open_threads(self, among: Sequence[str]) -> frozenset[str]:
-        """Return which of the threads `among` have an open dispatch."""
+        """Return which of the given threads have an open dispatch."""
         return frozenset(row[0] for row in self._sql.all("dispatches.open_threads", {"thread_ids": among}))
 
     def queued_threads(self, limit: int, after: str) -> tuple[str, ...]:
-        """Return threads with queued dispatches, ordered by id."""
+        """Return threads with queued dispatches, ordered by id, from the first id after `after`."""
         found_rows = self._sql.all("dispatches.queued_threads", {"after": after, "limit": limit})
         return tuple(row[0] for row in found_rows)
 
     def count_queued(self, thread_id: str, at_most: int) -> int:
-        """Return the number of a thread's queued dispatches, up to `at_most`."""
+        """Return the number of a thread's queued dispatches, at most `at_most`."""
         return _number(
             self._sql.one("dispatches.count_queued", {"thread_id": thread_id, "at_most": max(at_most, 0)})
         )
 
-    def count_dead(self, thread_prefix: str, at_most: int) -> int:
-        """Return the number of dead letters on threads with this id prefix, up to `at_most`."""
+    def dead_errors(self, thread_prefix: str, at_most: int) -> Sequence[tuple[str, str]]:
+        """Return the distinct pairs of thread and error among up to `at_most` dead letters.
+
+        Only threads whose ids begin with `thread_prefix` are searched.
+        """
         parameters = {"low": thread_prefix, "beyond": beyond(thread_prefix), "at_most": at_most}
-        return _number(self._sql.one("dispatches.count_dead", parameters))
+        return [*map(tuple, self._sql.all("dispatches.dead_errors", parameters))]
 
     def count_by_status(self) -> dict[RunDispatchStatus, int]:
-        """Count dispatches by status; the count of successful ones stops at `MAX_COUNTED`.
-
-        Ended dispatches are kept for days, but are no longer work. A metric that counted all of them would
-        get slower every day.
-        """
+        """Return the number of dispatches per status, for successful ones up to `MAX_COUNTED`."""
         counted = dict(map(tuple, self._sql.all("dispatches.count_by_status", {"at_most": MAX_COUNTED})))
         return {status: counted.get(status.value, 0) for status in RunDispatchStatus}
 
     def hasten(self, dispatch_id: str) -> RunDispatch | None:
-        """Make a delayed dispatch due at once; return None if it is not queued or not delayed."""
+        """Make a delayed dispatch due at once; return None for any other dispatch."""
         dispatch = self.load(dispatch_id)
         if dispatch is None or dispatch.status is not _QUEUED or dispatch.available_at <= self._now():
             return None
         return self.put(replace(dispatch, available_at=0, updated_at=self._now()))
 
     def discard(self, dispatch_id: str) -> RunDispatch | None:
-        """Delete a dead letter; return None if the dispatch is not a dead letter."""
+        """Delete a dead letter; return None for any other dispatch."""
         dispatch = self.load(dispatch_id)
         if dispatch is None or dispatch.status is not RunDispatchStatus.DEAD_LETTER:
             return None
@@ -511,9 +507,9 @@ class Dispatches(Tables):
         return dispatch
 
     def put_command(self, dispatch: RunDispatch, command: LiveRunCommand) -> None:
-        """Store a command to an active run, a cancel or one decision, and notify the run's owner.
+        """Store a command for an active run, and notify the owner of the run.
 
-        Only the first decision for each call, and the first cancel, are kept.
+        A second decision for a call, and a second cancel of a run, are ignored.
         """
         values = {
             "dispatch_id": dispatch.dispatch_id,
@@ -526,18 +522,25 @@ class Dispatches(Tables):
         self._tell(commands_to(dispatch.claimed_by or ""))
 
     def commands(self, dispatch_ids: Sequence[str]) -> tuple[tuple[str, LiveRunCommand], ...]:
-        """Return the commands for dispatches in order of arrival, each with the id of its dispatch."""
+        """Return the commands for dispatches in order of arrival, each with the id of the dispatch."""
         found_rows = self._sql.all("dispatches.commands", {"dispatch_ids": tuple(dispatch_ids)})
         return tuple(
             (row[0], decode(LiveRunCommand, row[1], where=f"command {row[0]}")) for row in found_rows
         )
 
     def drop_commands(self, dispatch_id: str) -> None:
-        """Delete the commands for a dispatch that is no longer active."""
+        """Delete the commands for a dispatch."""
         self._sql.run("dispatches.drop_commands", {"dispatch_id": dispatch_id})
 
+    def drop_decision(self, dispatch_id: str, call_id: str) -> None:
+        """Delete the command with the decision about a tool call."""
+        self._sql.run("dispatches.drop_decision", {"dispatch_id": dispatch_id, "call_id": call_id})
+
     def purge_some(self, older_than: int, dead_letters_older_than: int | None) -> int:
-        """Delete some of the dispatches that ended before a time; return their number, 0 at the end."""
+        """Delete some dispatches that ended before `older_than`; return the number deleted.
+
+        0 means that no such dispatch is left.
+        """
         for status in TERMINAL:
             bound = older_than
             if status is RunDispatchStatus.DEAD_LETTER and dead_letters_older_than is not None:
@@ -562,14 +565,14 @@ class Dispatches(Tables):
 
 
 def _turn(row: Row) -> tuple[int, int, str]:
-    """Return the columns that determine the order of due rows."""
+    """Return the columns by which due rows are sorted."""
     return row[0], row[1], row[2]
 
 
 def queue_look(thread_id: str, at_most: int = 1, waiting: int = 1) -> Look:
-    """Return the query for the state of a thread: its claimed dispatch, its epoch and its queue.
+    """Return the query for the claimed dispatch, the epoch and the queue of a thread.
 
-    The query counts up to `at_most` queued dispatches and `waiting` pending messages.
+    Up to `at_most` queued dispatches and `waiting` pending messages are counted.
     """
     values = {"thread_id": thread_id, "at_most": max(at_most, 1), "waiting": waiting}
     return "dispatches.queue_of_thread", values
@@ -587,11 +590,18 @@ def state_look(  # noqa: PLR0913 - the inputs of a step, by name
     waiting: int = 1,
     is_submission: bool = False,
 ) -> Look:
-    """Return the query for the data that a step of a thread depends on (`ThreadState`).
+    """Return the query for the `ThreadState` of a thread.
 
-    `run_id` is the run that the step writes, and `owned` the dispatch whose claim it proves. `adds` contains
-    the id of a new dispatch, its dedupe key and its run, and `message_ids` the ids of new messages. The query
-    counts up to `at_most` queued dispatches and `waiting` pending messages.
+    Args:
+        thread_id: The thread.
+        run_id: The run that the caller will write.
+        owned: The dispatch whose claim the caller will prove.
+        parent: The parent of the thread.
+        adds: The id of a new dispatch, its dedupe key, and the id of its run.
+        message_ids: The ids of new messages.
+        at_most: The maximum for the number of queued dispatches.
+        waiting: The maximum for the number of pending messages.
+        is_submission: Whether the newest runs of the thread are also read.
     """
     values = {
         "thread_id": thread_id,
@@ -617,7 +627,7 @@ def due_look(thread_id: str, now: int, behind: RunDispatch | None = None) -> Loo
 
 
 def against_look(dispatch: RunDispatch) -> Look:
-    """Return the query for open dispatches that conflict with this one, and for one with the same id."""
+    """Return the query for stored dispatches that conflict with a new dispatch."""
     return "dispatches.against", {
         "dispatch_id": dispatch.dispatch_id,
         "thread_id": dispatch.thread_id,
@@ -627,7 +637,7 @@ def against_look(dispatch: RunDispatch) -> Look:
 
 
 def refuse_taken(dispatch: RunDispatch, against: Sequence[Row]) -> None:
-    """Raise an error if `against_look` has found a conflicting dispatch.
+    """Check that `against_look` has found no conflicting dispatch.
 
     Raises:
         DuplicateRecord, DedupeKeyInUse, RunNotOpen: As for `DispatchStore.enqueue`.
@@ -650,7 +660,7 @@ def _number(row: Row | None) -> int:
 
 
 def put_place(sql: SqlTransaction, thread_id: str, place: str) -> None:
-    """Store the place where runs of a thread must execute, or '' for any place."""
+    """Store the place where the runs of a thread must execute, or "" for any place."""
     if place:
         sql.run("dispatches.put_place", {"thread_id": thread_id, "place": place})
     else:

@@ -40,7 +40,7 @@ _LAST_PAGE: Final = 1_024
 
 
 class Messages(Tables):
-    """The rows of messages."""
+    """The rows of committed and pending messages."""
 
     def all(self, thread_id: str) -> tuple[Message, ...]:
         """Return all committed messages of a thread in order."""
@@ -50,7 +50,7 @@ class Messages(Tables):
     def unsummarized(self, thread_id: str, after: int | None) -> tuple[Message, ...]:
         """Return the messages of a thread that no summary covers, in order.
 
-        With `after`, only messages with a higher number are returned.
+        With `after`, summaries with a number greater than `after` are ignored.
         """
         if after is None:
             result = self._sql.all("threads.unsummarized", {"thread_id": thread_id})
@@ -62,13 +62,13 @@ class Messages(Tables):
     def passed_over(
         self, thread_id: str, message_ids: Sequence[str], own: Sequence[str]
     ) -> tuple[Message, ...]:
-        """Return the members of `message_ids` that a summary omitted, and all messages in `own`, in order."""
+        """Return the messages of `message_ids` that a summary omitted, and the messages `own`, in order."""
         parameters = {"thread_id": thread_id, "message_ids": tuple(message_ids), "own": tuple(own)}
         result = self._sql.all("threads.passed_over", parameters)
         return tuple(rows.message(row).message for row in result)
 
     def summary(self, thread_id: str, below: int | None = None) -> Summary | None:
-        """Return the newest summary of a thread; with `below`, the newest with a lower number."""
+        """Return the newest summary of a thread, or the newest summary with a number less than `below`."""
         parameters = {"thread_id": thread_id, "below": _NEWEST if below is None else below}
         row = self._sql.one("threads.summary", parameters)
         return None if row is None else decode(Summary, row[0], where=f"a summary of thread {thread_id!r}")
@@ -76,15 +76,15 @@ class Messages(Tables):
     def find_first_summary(
         self, thread_id: str, run_ids: Sequence[str], message_ids: Sequence[str]
     ) -> int | None:
-        """Return the number of the first summary that covers a message, or output of a run, in the lists."""
+        """Return the number of the first summary that covers one of the messages or runs, or None."""
         parameters = {"thread_id": thread_id, "run_ids": tuple(run_ids), "message_ids": tuple(message_ids)}
         items = [row[0] for row in self._sql.all("threads.summaries_of", parameters)]
         return min((number for number in items if number is not None), default=None)
 
     def put_summary(self, thread_id: str, draft: SummaryDraft) -> None:
-        """Store a summary, and mark the messages that it covers.
+        """Store a summary, and mark the messages that the summary covers.
 
-        The new summary replaces the summary with the same number and all later ones.
+        The new summary replaces all stored summaries with an equal or higher number.
         """
         summary, thread = draft.summary, {"thread_id": thread_id}
         numbered: Values = {**thread, "number": summary.number}
@@ -96,12 +96,12 @@ class Messages(Tables):
         self._sql.run("threads.put_summary", {**numbered, **values})
 
     def named(self, thread_id: str, message_ids: Sequence[str]) -> tuple[MessageRecord, ...]:
-        """Return the committed messages with these ids, in the order of their thread."""
+        """Return the committed messages with these ids, in the order of the thread."""
         parameters = {"thread_id": thread_id, "message_ids": message_ids}
         return tuple(map(rows.message, self._sql.all("threads.named_messages", parameters)))
 
     def list(self, thread_id: str, query: MessageQuery, limit: int) -> tuple[MessageRecord, ...]:
-        """Return committed messages, ordered by `seq`."""
+        """Return up to `limit` committed messages of a thread, ordered by `seq`."""
         parameters = {
             "thread_id": thread_id,
             "visibility": query.visibility and query.visibility.value,
@@ -116,7 +116,10 @@ class Messages(Tables):
         return tuple(map(rows.message, self._sql.all(f"threads.messages{of_run}{newest}", parameters)))
 
     def delete(self, thread_id: str) -> int:
-        """Delete the committed messages of a thread; new messages continue the numbering."""
+        """Delete the committed messages of a thread, and return the number deleted.
+
+        New messages continue the numbering.
+        """
         self._sql.run("threads.drop_summaries", {"thread_ids": [thread_id]})
         return self._sql.changed("threads.drop_messages", {"thread_ids": [thread_id]})
 
@@ -124,10 +127,16 @@ class Messages(Tables):
         """Return the pending messages of a thread in order."""
         return waiting(self._sql.all("threads.pending", {"thread_id": thread_id}))
 
+    def count_waiting(self, thread_ids: Sequence[str]) -> dict[str, int]:
+        """Return the number of pending messages per thread; threads without pending messages are omitted."""
+        return dict(map(tuple, self._sql.all("threads.count_waiting", {"thread_ids": thread_ids})))
+
     def append_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode
     ) -> tuple[PendingMessage, ...]:
-        """Append pending messages; the thread must exist, or the caller must create it.
+        """Append pending messages to a thread, and return them with their positions.
+
+        The caller must create the thread if it does not exist.
 
         Raises:
             InvalidRecord: A message could not be committed as it is.
@@ -140,7 +149,7 @@ class Messages(Tables):
     def put_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, at_most: int | None
     ) -> tuple[PendingMessage, ...]:
-        """Append pending messages; return them with positions that count only the new messages.
+        """Append pending messages to a thread, and return them with positions that start at 1.
 
         Raises:
             InvalidRecord, DuplicateRecord: As for `append_waiting`.
@@ -184,9 +193,10 @@ class Messages(Tables):
         group: str | None = None,
         resumed: RunRecord | None = None,
     ) -> tuple[PendingMessage, ...]:
-        """Return the first pending messages, up to the message at which `select_pending` stops.
+        """Return the pending messages that `select_pending` examines to choose the next messages of a run.
 
-        `resumed` is the waiting run that reads the messages; messages that may not resume it are omitted.
+        `select_pending` may not choose the last of these messages. With `resumed`, messages that cannot
+        resume this waiting run are omitted.
         """
         seen: list[PendingMessage] = []
 
@@ -211,12 +221,12 @@ class Messages(Tables):
         return tuple(seen)
 
     def waiting_named(self, thread_id: str, pending_id: str) -> PendingMessage | None:
-        """Return the message with this id if it is pending on the thread, or None otherwise."""
+        """Return the pending message with this id, or None."""
         row = self._sql.one("threads.pending_named", {"thread_id": thread_id, "pending_id": pending_id})
         return None if row is None else rows.pending(row[:-1], row[-1])
 
     def given_to(self, thread_id: str, message_id: str) -> RunRecord | None:
-        """Return the run that received a committed message as input, or None if there is none."""
+        """Return the run that received a committed message as input, or None."""
         row = self._sql.one("threads.given_to", {"thread_id": thread_id, "message_id": message_id})
         if row is None:
             return None
@@ -231,17 +241,17 @@ class Messages(Tables):
         return None
 
     def among_waiting(self, thread_id: str, message_ids: Sequence[str]) -> tuple[str, ...]:
-        """Return which of the messages `message_ids` are pending on the thread."""
+        """Return which of the messages `message_ids` are pending on a thread."""
         parameters = {"thread_id": thread_id, "pending_ids": tuple(message_ids)}
         return tuple(row[0] for row in self._sql.all("threads.pending_versions", parameters))
 
     def full(self, thread_ids: Collection[str], at_most: int) -> frozenset[str]:
-        """Return which of the threads `thread_ids` have at least `at_most` pending messages."""
+        """Return which of the given threads have at least `at_most` pending messages."""
         parameters = {"thread_ids": sorted(thread_ids), "at_least": at_most}
         return frozenset(row[0] for row in self._sql.all("threads.full_threads", parameters))
 
     def edit_waiting(self, thread_id: str, message: Message, expected_revision: int | None) -> PendingMessage:
-        """Replace the pending message with this id, as `ThreadStore.edit_pending` describes."""
+        """Replace the pending message with the id of `message`, as `ThreadStore.edit_pending` describes."""
         before = self._require_version(thread_id, message.id or "", expected_revision)
         refuse_broken_delta([message])
         now = self._now()
@@ -263,7 +273,7 @@ class Messages(Tables):
     def reorder_waiting(
         self, thread_id: str, order: Sequence[str], expected: Sequence[PendingVersion] | None
     ) -> tuple[PendingMessage, ...]:
-        """Change the order of all pending messages, as `ThreadStore.reorder_pending` describes."""
+        """Change the order of a thread's pending messages, as `ThreadStore.reorder_pending` describes."""
         found_rows = self._sql.all("threads.pending", {"thread_id": thread_id})
         there = waiting(found_rows)
         if expected is not None and [pending.version for pending in there] != list(expected):
@@ -279,25 +289,22 @@ class Messages(Tables):
         return ordered
 
     def refer(self, thread_id: str, message: Message, answer: RunRecord) -> None:
-        """Remove the text of a committed message that is the stored answer of a run.
-
-        The message then refers to the run.
-        """
+        """Replace the text of a committed message by a reference to the run that gave this answer."""
         values = {"thread_id": thread_id, "message_id": message.id, "answer_of": answer.run_id}
         self._sql.run("threads.refer_to_answer", {**values, "body": encode(replace(message, content=()))})
 
     def take(self, thread_id: str, versions: Sequence[PendingVersion]) -> None:
-        """Delete pending messages; the positions of later messages decrease."""
+        """Delete pending messages of a thread."""
         ids = [pending_version.pending_id for pending_version in versions]
         self._sql.run("threads.take_pending", {"thread_id": thread_id, "pending_ids": ids})
 
     def threads_with_waiting(self, limit: int, after: str) -> tuple[str, ...]:
-        """Return threads with pending messages, ordered by id."""
+        """Return threads with pending messages, ordered by id, from the first id after `after`."""
         found_rows = self._sql.all("threads.threads_with_pending", {"after": after, "limit": limit})
         return tuple(row[0] for row in found_rows)
 
     def threads_left_over(self, limit: int, after: str) -> tuple[str, ...]:
-        """Return idle threads with a pending message that may start a run or was meant for one, by id."""
+        """Return up to `limit` idle threads with a pending message for a run, ordered by id."""
         found_rows = self._sql.all("threads.threads_left_over", {"after": after, "limit": limit})
         return tuple(row[0] for row in found_rows)
 
@@ -338,12 +345,12 @@ class Messages(Tables):
 
 
 def waiting(found: Sequence[Row]) -> tuple[PendingMessage, ...]:
-    """Convert the rows of all pending messages of a thread to records, in the order of the rows."""
+    """Create the pending messages of a thread from their rows."""
     return tuple(rows.pending(row, position) for position, row in enumerate(found, start=1))
 
 
 def thread_full(thread_id: str, at_most: int) -> QueueFull:
-    """Return the error for a message to a thread that has too many pending messages."""
+    """Return the error for a thread that has too many pending messages."""
     return QueueFull(
         f"thread {thread_id!r} already has {at_most} waiting messages, the maximum",
         value=thread_id,
@@ -353,9 +360,7 @@ def thread_full(thread_id: str, at_most: int) -> QueueFull:
 
 
 def refuse_changed(found: Sequence[Row], versions: Sequence[PendingVersion]) -> None:
-    """Raise an error if a message is no longer pending, or has changed since it was read.
-
-    `found` contains the current ids and revisions.
+    """Check that messages are still pending and unchanged; `found` contains the stored ids and revisions.
 
     Raises:
         VersionConflict: A message has changed, or is no longer pending.

@@ -66,7 +66,7 @@ class _Port:
 
     @property
     def storage_identity(self) -> str | None:
-        """The name of the database to which the store writes."""
+        """The name of the database."""
         return self._store.identity
 
 
@@ -81,7 +81,7 @@ class _RunPort(_Port):
         *,
         now: int | None = None,
     ) -> T:
-        """Make a change that holds the lock of its thread."""
+        """Write in a transaction that locks a thread."""
 
         def locked(tx: Transaction) -> T | StaleClaim:
             tx.lock(thread_lock(thread_id))
@@ -92,7 +92,7 @@ class _RunPort(_Port):
     async def _change_dispatch(
         self, dispatch_id: str, change: Callable[[RunTables], T | StaleClaim], *, now: int | None = None
     ) -> T:
-        """Make a change of a dispatch that holds the lock of its thread, which never changes."""
+        """Write to a dispatch in a transaction that locks the thread of the dispatch."""
         thread_id = await self._look(lambda runs: runs.dispatches.thread_of(dispatch_id))
         if thread_id is None:  # the dispatch was deleted, or never existed
             return await self._store.write(lambda tx: change(_at(tx, now).runs))
@@ -100,7 +100,7 @@ class _RunPort(_Port):
 
 
 class DispatchStore(_RunPort):
-    """The queue, in which at most one dispatch of a thread is claimed at a time, on all machines."""
+    """The queue of dispatches; at most one dispatch of a thread is claimed at a time."""
 
     async def enqueue(self, dispatch: RunDispatch, *, now: int | None = None) -> RunDispatch:
         """Store a queued dispatch with the current epoch of its thread; return the stored record.
@@ -116,10 +116,11 @@ class DispatchStore(_RunPort):
     async def claim(
         self, thread_id: str, consumer: str, *, lease_ms: int, now: int | None = None
     ) -> RunDispatch | None:
-        """Claim the thread's next due dispatch, by priority number, then oldest first, then by id.
+        """Claim the next due dispatch of a thread, or return None if no dispatch is due.
 
-        Return None if a dispatch of the thread is claimed, or if none is due (`available_at <= now`). Queued
-        dispatches of an older epoch are superseded. Each claim gets a new token.
+        The result is None while another dispatch of the thread is claimed. Due dispatches are claimed in the
+        order of priority, age and id. Queued dispatches of an older epoch become superseded. Each claim has a
+        new token.
         """
         asks = ClaimRequest(consumer=consumer, lease_ms=lease_ms)
         return await self._change(thread_id, lambda runs: runs.dispatches.claim(thread_id, asks), now=now)
@@ -127,10 +128,10 @@ class DispatchStore(_RunPort):
     async def claim_dispatch(
         self, dispatch_id: str, consumer: str, *, lease_ms: int, now: int | None = None
     ) -> RunDispatch | None:
-        """Claim this dispatch, even if it is not due.
+        """Claim a queued dispatch, even if it is not due.
 
-        Return None if the dispatch is not queued or is superseded by a newer epoch, or if another dispatch of
-        the thread is claimed.
+        Return None if the dispatch is not queued or has an old epoch. Return None if another dispatch of the
+        thread is claimed.
         """
         asks = ClaimRequest(consumer=consumer, lease_ms=lease_ms)
         return await self._change_dispatch(
@@ -140,7 +141,7 @@ class DispatchStore(_RunPort):
     async def record_dispatch_start(
         self, claim: Claim, instance_id: str, *, now: int | None = None
     ) -> RunDispatch:
-        """Record that an execution has started.
+        """Record that the execution of a claimed dispatch has started.
 
         Raises:
             StaleClaim: The claim was lost. A row whose epoch is older than the thread's becomes Superseded.
@@ -151,7 +152,7 @@ class DispatchStore(_RunPort):
     async def record_run_result(
         self, claim: Claim, result: RunDispatchResult, *, now: int | None = None
     ) -> RunDispatch:
-        """Record the result of the execution; the dispatch stays claimed.
+        """Record the result of an execution; the dispatch stays claimed.
 
         Raises:
             InvalidRecord: The result belongs to another run. StaleClaim, UnknownDispatch: As for
@@ -160,7 +161,7 @@ class DispatchStore(_RunPort):
         return await self._move(claim, lambda row, at: row.record_run_result(result, now=at), now)
 
     async def ack(self, claim: Claim, *, now: int | None = None) -> RunDispatch:
-        """Record that the queue has finished with the dispatch.
+        """Record that a claimed dispatch is finished.
 
         Raises:
             StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
@@ -170,9 +171,9 @@ class DispatchStore(_RunPort):
     async def nack(
         self, claim: Claim, *, error: str, delay_ms: int = 0, now: int | None = None
     ) -> RunDispatch:
-        """Requeue the dispatch, due after `delay_ms`.
+        """Requeue a claimed dispatch; after the last attempt, make the dispatch a dead letter.
 
-        After the last attempt, the dispatch becomes a dead letter instead.
+        A requeued dispatch is due after `delay_ms`.
 
         Raises:
             StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
@@ -182,7 +183,7 @@ class DispatchStore(_RunPort):
         )
 
     async def release(self, claim: Claim, *, now: int | None = None) -> RunDispatch:
-        """Requeue the dispatch, due at once, without counting an attempt.
+        """Requeue a claimed dispatch, due at once, without counting an attempt.
 
         Raises:
             StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
@@ -190,7 +191,7 @@ class DispatchStore(_RunPort):
         return await self._move(claim, lambda row, at: row.released(now=at), now)
 
     async def dead_letter(self, claim: Claim, *, error: str, now: int | None = None) -> RunDispatch:
-        """Make the dispatch a dead letter.
+        """Make a claimed dispatch a dead letter.
 
         Raises:
             StaleClaim, UnknownDispatch: As for `record_dispatch_start`.
@@ -198,9 +199,9 @@ class DispatchStore(_RunPort):
         return await self._move(claim, lambda row, at: row.dead_lettered(error=error, now=at), now)
 
     async def extend_lease(self, claim: Claim, *, extension_ms: int, now: int | None = None) -> bool:
-        """Extend the claim to `now + extension_ms`; return False if the claim was lost.
+        """Extend a claim to `now + extension_ms`; return False if the claim was lost.
 
-        A dispatch of an older epoch is superseded.
+        A dispatch of an older epoch becomes superseded.
         """
         try:
             await self._move(claim, lambda row, at: row.extend_lease(extension_ms=extension_ms, now=at), now)
@@ -216,26 +217,26 @@ class DispatchStore(_RunPort):
         )
 
     async def cancel(self, dispatch_id: str, *, now: int | None = None) -> RunDispatch | None:
-        """Cancel a queued dispatch; return None if it is not queued."""
+        """Cancel a dispatch, or return None if the dispatch is not queued."""
         return await self._change_dispatch(
             dispatch_id, lambda runs: runs.dispatches.cancel(dispatch_id), now=now
         )
 
     async def interrupt(self, thread_id: str, *, now: int | None = None) -> Interrupt:
-        """Increase the thread's epoch and supersede its queued dispatches.
+        """Increase the epoch of a thread and supersede its queued dispatches.
 
         The claim of an active dispatch becomes stale.
         """
         return await self._change(thread_id, lambda runs: runs.dispatches.interrupt(thread_id), now=now)
 
     async def current_dispatch_epoch(self, thread_id: str) -> int:
-        """Return the thread's epoch, which starts at 0 and never decreases."""
+        """Return the epoch of a thread, which starts at 0 and never decreases."""
         return await self._look(lambda runs: runs.dispatches.epoch(thread_id))
 
     async def supersede_claimed(
         self, claim: Claim, *, reason: str, now: int | None = None
     ) -> RunDispatch | None:
-        """Supersede a claimed dispatch; return None if it is no longer claimed.
+        """Supersede the dispatch of a claim, or return None if the dispatch is no longer claimed.
 
         Raises:
             StaleClaim: Another owner has claimed the dispatch.
@@ -249,12 +250,10 @@ class DispatchStore(_RunPort):
     async def reclaim_expired_leases(
         self, *, limit: int = 100, now: int | None = None
     ) -> tuple[RunDispatch, ...]:
-        """Release dispatches whose lease expired before `now`.
+        """Release up to `limit` dispatches whose lease expired before `now`, and return them.
 
-        The released dispatches are requeued or, after the last attempt, become dead letters.
-
-        Each dispatch is returned to only one caller. Dispatches of an older epoch are superseded, and not
-        returned.
+        A released dispatch is requeued, or becomes a dead letter after its last attempt. Each dispatch is
+        returned to only one caller. Dispatches of an older epoch become superseded and are not returned.
         """
         taken: list[RunDispatch] = []
         while (left := limit - len(taken)) > 0:
@@ -282,14 +281,14 @@ class DispatchStore(_RunPort):
         limit: int = 100,
         offset: int = 0,
     ) -> tuple[RunDispatch, ...]:
-        """Return a thread's dispatches, ordered by priority, then by age, then by id."""
+        """Return the dispatches of a thread, ordered by priority, then by age, then by id."""
         chosen = frozenset(RunDispatchStatus if statuses is None else statuses)
         return await self._look(
             lambda runs: runs.dispatches.of_thread(thread_id, chosen, limit=page(limit), offset=offset)
         )
 
     async def claimed_dispatch(self, thread_id: str) -> RunDispatch | None:
-        """Return the thread's claimed dispatch."""
+        """Return the claimed dispatch of a thread, or None."""
         return await self._look(lambda runs: runs.dispatches.claimed(thread_id))
 
     async def list_by_status(
@@ -300,9 +299,10 @@ class DispatchStore(_RunPort):
         after: tuple[int, str] | None = None,
         thread_prefix: str = "",
     ) -> tuple[RunDispatch, ...]:
-        """Return dispatches of threads with this id prefix, after a position (`updated_at`, id).
+        """Return dispatches with a status after the position `after`, ordered by last change, then by id.
 
-        The dispatches are ordered by their last change, then by id.
+        A position is a pair of `updated_at` and id. Only dispatches of threads whose ids begin with
+        `thread_prefix` are returned.
         """
         return await self._look(
             lambda runs: runs.dispatches.by_status(
@@ -311,53 +311,52 @@ class DispatchStore(_RunPort):
         )
 
     async def unreconciled_dispatches(self, *, limit: int = 100) -> tuple[RunDispatch, ...]:
-        """Return ended dispatches whose runs were not updated yet, oldest first."""
+        """Return up to `limit` ended dispatches whose runs were not updated yet, oldest first."""
         return await self._look(lambda runs: runs.dispatches.unreconciled(page(limit)))
 
     async def mark_reconciled(self, dispatch_ids: Sequence[str]) -> None:
-        """Record that the runs of ended dispatches were updated; a repeated call has no effect."""
+        """Record that the runs of ended dispatches were updated; a second call has no effect."""
         if named := tuple(dispatch_ids):
             await self._store.write(lambda tx: tx.runs.dispatches.mark_reconciled(named))
 
     async def due_thread_ids(self, *, limit: int = 100, now: int | None = None) -> tuple[str, ...]:
-        """Return threads that have a due dispatch but no claimed one, most urgent first."""
+        """Return up to `limit` threads with a due dispatch but no claimed one, most urgent first."""
         due = await self._look(lambda runs: runs.dispatches.due_threads(page(limit)), now=now)
         return tuple(dispatch.thread_id for dispatch in due)
 
     async def next_due_at(self, places: Places = None) -> int | None:
-        """Return when the next dispatch is due, or 0 if one is due now; skip threads with a claimed dispatch.
+        """Return when the next dispatch is due: 0 for now, None for never.
 
-        Only threads whose runs may execute at one of these places are considered.
+        Threads with a claimed dispatch are skipped. Only threads that may run at one of `places` are
+        searched.
         """
         return await self._look(lambda runs: runs.dispatches.next_due_at(places))
 
     async def queued_thread_ids(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:
-        """Return threads with queued dispatches, ordered by id."""
+        """Return threads with queued dispatches, ordered by id, from the first id after `after`."""
         return await self._look(lambda runs: runs.dispatches.queued_threads(page(limit), after))
 
     async def count_queued(self, thread_id: str, *, at_most: int) -> int:
-        """Return the number of a thread's queued dispatches, up to `at_most`."""
+        """Return the number of a thread's queued dispatches, at most `at_most`."""
         return await self._look(lambda runs: runs.dispatches.count_queued(thread_id, at_most))
 
     async def count_by_status(self) -> dict[RunDispatchStatus, int]:
-        """Count dispatches by status for metrics, as `Dispatches.count_by_status` describes."""
+        """Return the number of dispatches per status, as `Dispatches.count_by_status` describes."""
         return await self._look(lambda runs: runs.dispatches.count_by_status())
 
     async def hasten(self, dispatch_id: str) -> RunDispatch | None:
-        """Make a delayed dispatch due at once; return None if it is not queued or not delayed."""
+        """Make a delayed dispatch due at once; return None for any other dispatch."""
         return await self._change_dispatch(dispatch_id, lambda runs: runs.dispatches.hasten(dispatch_id))
 
     async def discard(self, dispatch_id: str) -> RunDispatch | None:
-        """Delete a dead letter; return None if the dispatch is not a dead letter."""
+        """Delete a dead letter; return None for any other dispatch."""
         return await self._change_dispatch(dispatch_id, lambda runs: runs.dispatches.discard(dispatch_id))
 
     async def purge_terminal(self, *, older_than: int, dead_letters_older_than: int | None = None) -> int:
-        """Delete dispatches that ended and were last changed before `older_than`; return their number.
+        """Delete ended dispatches that were last changed before `older_than`; return the number deleted.
 
-        The epochs of threads are kept.
-
-        For dead letters, the limit is `dead_letters_older_than`, unless it is None. A dispatch whose run was
-        not updated yet is kept.
+        Dead letters have their own limit `dead_letters_older_than`, if given. A dispatch whose run was not
+        updated yet is kept. The epochs of threads are kept.
         """
         removed = 0  # in several changes, so that a large purge does not delay others
         while gone := await self._store.write(
@@ -368,13 +367,10 @@ class DispatchStore(_RunPort):
 
 
 class ThreadStore(_RunPort):
-    """The store of threads, of runs, and of committed and pending messages.
-
-    Messages and runs are changed only by commits.
-    """
+    """The store of threads, of runs, and of committed and pending messages."""
 
     async def submission_state(self, thread_id: str, run_id: str | None = None) -> ThreadState:
-        """Return the state on which a submission to the thread depends, with all pending messages."""
+        """Return the state on which a submission to a thread depends, with all pending messages."""
 
         def look(runs: RunTables) -> ThreadState:
             state = runs.state(state_look(thread_id, run_id=run_id or "", is_submission=True))
@@ -389,7 +385,7 @@ class ThreadStore(_RunPort):
         return await self._look(lambda runs: runs.threads.load(thread_id))
 
     async def save_thread(self, thread: Thread) -> None:
-        """Store a thread, except for its `message_count`, which only the store counts.
+        """Store a thread; its `message_count` is ignored.
 
         Raises:
             UnknownThread: The thread's parent does not exist.
@@ -407,7 +403,7 @@ class ThreadStore(_RunPort):
         self, thread_id: str, *, children: Literal["detach", "reject", "cascade"] = "detach"
     ) -> bool:
         # Read its descendants first, so that one call locks all of them.
-        """Delete a thread with its messages and runs; return False if it does not exist.
+        """Delete a thread with its messages and runs; return False if the thread does not exist.
 
         Raises:
             InvalidRecord: The thread has children, and `children` is "reject".
@@ -421,7 +417,7 @@ class ThreadStore(_RunPort):
         return await self._store.write(deleted, key=thread_id)
 
     async def list_threads(self, query: ThreadQuery) -> tuple[Thread, ...]:
-        """Return threads, ordered by id."""
+        """Return the threads that match a query, ordered by id."""
         return await self._look(lambda runs: runs.threads.list(query, page(query.limit)))
 
     async def create_run(self, run: RunRecord) -> None:
@@ -437,23 +433,23 @@ class ThreadStore(_RunPort):
         return await self._look(lambda runs: runs.threads.load_run(run_id))
 
     async def latest_run(self, thread_id: str) -> RunRecord | None:
-        """Return the run of a thread with the newest `updated_at`, then the newest `created_at`."""
+        """Return the run of a thread with the newest `updated_at`; on a tie, with the newest `created_at`."""
         return next(iter(await self.latest_runs(thread_id, limit=1)), None)
 
     async def latest_runs(self, thread_id: str, *, limit: int = MAX_PAGE) -> tuple[RunRecord, ...]:
-        """Return the newest runs of a thread, in the order of `latest_run`."""
+        """Return the newest runs of a thread, ordered by `updated_at`, then by `created_at`."""
         return await self._look(lambda runs: runs.threads.latest_runs(thread_id, page(limit)))
 
     async def list_runs(self, query: RunQuery) -> tuple[RunRecord, ...]:
-        """Return runs ordered by id; ended runs do not slow down a query for open ones."""
+        """Return the runs that match a query, ordered by id."""
         return await self._look(lambda runs: runs.threads.list_runs(query, page(query.limit)))
 
     async def asked_since(
         self, at: int, run_id: str
     ) -> tuple[tuple[RunRecord, ...], dict[tuple[str, str], int]]:
-        """Return up to 50 waiting runs in the order of their last change, after a position.
+        """Return up to 50 waiting runs after a position, and the ends of snoozes of the runs' questions.
 
-        Also return the ends of the snoozes of their questions, keyed by run id and call id.
+        Runs are ordered by their last change. Snoozes are keyed by run id and call id.
         """
 
         def look(tx: Transaction) -> tuple[tuple[RunRecord, ...], dict[tuple[str, str], int]]:
@@ -488,11 +484,10 @@ class ThreadStore(_RunPort):
         hidden_runs: Collection[str] = (),
         hidden_message_ids: Collection[str] = (),
     ) -> Conversation:
-        """Return a thread as a run sees it: the newest valid summary, and the messages after it.
+        """Return a thread as a run sees it: the newest valid summary, and the messages after the summary.
 
-        A summary is invalid if it covers content that the arguments hide, or that was rolled back. If a
-        summary is invalid, the newest valid earlier summary is used. The cost depends on the number of
-        messages after the summary, and on the amount of hidden content.
+        A summary is invalid if it covers hidden or rolled-back content. The arguments `hidden_runs` and
+        `hidden_message_ids` name hidden content.
         """
 
         def look(runs: RunTables) -> Conversation:
@@ -523,24 +518,27 @@ class ThreadStore(_RunPort):
     async def load_message_records(
         self, thread_id: str, message_ids: Sequence[str]
     ) -> tuple[MessageRecord, ...]:
-        """Return the committed messages with these ids, in the order of the thread; omit unknown ids."""
+        """Return the committed messages with these ids, in the order of the thread; skip unknown ids."""
         named = tuple(message_ids)
         return await self._look(lambda runs: runs.messages.named(thread_id, named))
 
     async def list_message_records(self, thread_id: str, query: MessageQuery) -> tuple[MessageRecord, ...]:
-        """Return committed messages, ordered by `seq`."""
+        """Return the committed messages of a thread that match a query, ordered by `seq`."""
         return await self._look(lambda runs: runs.messages.list(thread_id, query, page(query.limit)))
 
     async def delete_messages(self, thread_id: str) -> int:
-        """Delete a thread's committed messages for a person; new messages continue the numbering."""
+        """Delete the committed messages of a thread, and return the number deleted.
+
+        New messages continue the numbering.
+        """
         return await self._change(thread_id, lambda runs: runs.messages.delete(thread_id))
 
     async def load_thread_state(self, thread_id: str) -> dict[str, Json] | None:
-        """Return the state that executors have stored for a thread."""
+        """Return the state that executors have stored for a thread, or None."""
         return await self._look(lambda runs: runs.threads.state(thread_id))
 
     async def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
-        """Return the spending of each scope; it is zero for a scope without spending."""
+        """Return the spending of each scope; a scope without spending has zeros."""
         named = tuple(scopes)
         return await self._look(lambda runs: runs.threads.spending(named))
 
@@ -549,13 +547,13 @@ class ThreadStore(_RunPort):
         return await self._look(lambda runs: runs.messages.waiting(thread_id))
 
     async def threads_with_pending(self, *, limit: int = MAX_PAGE, after: str = "") -> tuple[str, ...]:
-        """Return threads with pending messages, ordered by id."""
+        """Return threads with pending messages, ordered by id, from the first id after `after`."""
         return await self._look(lambda runs: runs.messages.threads_with_waiting(page(limit), after))
 
     async def append_pending(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, *, now: int | None = None
     ) -> tuple[PendingMessage, ...]:
-        """Append pending messages to a thread.
+        """Append pending messages to a thread, and return them with their positions.
 
         Raises:
             DuplicateRecord: A message with the same id is already pending or committed.
@@ -573,7 +571,7 @@ class ThreadStore(_RunPort):
         expected_revision: int | None = None,
         now: int | None = None,
     ) -> PendingMessage:
-        """Replace the pending message with this id, and increase its revision.
+        """Replace the pending message that has the id of `message`, and increase its revision.
 
         Raises:
             AlreadyConsumed: A run has already read the message.
@@ -589,7 +587,7 @@ class ThreadStore(_RunPort):
     async def retract_pending(
         self, thread_id: str, pending_id: str, *, expected_revision: int | None = None
     ) -> PendingMessage:
-        """Withdraw a pending message.
+        """Withdraw a pending message from a thread, and return the message.
 
         Raises:
             AlreadyConsumed, UnknownMessage, VersionConflict: As for `edit_pending`.
@@ -601,7 +599,7 @@ class ThreadStore(_RunPort):
     async def reorder_pending(
         self, thread_id: str, order: Sequence[str], *, expected: Sequence[PendingVersion] | None = None
     ) -> tuple[PendingMessage, ...]:
-        """Change the order of the pending messages; the order must contain all of them.
+        """Change the order of the pending messages of a thread; `order` must contain all of their ids.
 
         Raises:
             VersionConflict: The pending messages have changed since the caller read them.
@@ -614,10 +612,10 @@ class ThreadStore(_RunPort):
 
 
 class EventStore(_Port):
-    """The log of events."""
+    """The log of events, which are numbered in each scope."""
 
     async def append(self, draft: CanonicalEventDraft, *, now: int | None = None) -> CanonicalEvent:
-        """Append an event to its scopes in one step; for a repeated key, return the stored event.
+        """Append an event to its scopes; for a repeated key, return the stored event.
 
         Raises:
             IdempotencyConflict: The key was used for a different event.
@@ -634,7 +632,7 @@ class EventStore(_Port):
         return await self._store.write(appended, key=key)
 
     async def add(self, draft: CanonicalEventDraft, *, claim: Claim | None = None) -> None:
-        """Add an event to the scopes of its thread and its run.
+        """Append an event to the scopes of its thread and its run.
 
         The event is not written if its key was used before, or if the execution has lost its claim.
         """
@@ -647,7 +645,7 @@ class EventStore(_Port):
         await self._store.write(added, key=thread_id)
 
     async def list(self, scope: EventScope, *, after: int = 0, limit: int = 100) -> EventPage:
-        """Return the events of a scope after a cursor.
+        """Return the events of a scope after the cursor `after`.
 
         Raises:
             CursorAhead: The cursor is greater than the number of the newest event.
@@ -660,11 +658,11 @@ class EventStore(_Port):
         return await self._store.read(lambda tx: tx.events.load(event_id))
 
     async def count(self, scope: EventScope) -> int:
-        """Return the number of the newest event in a scope, or 0 if there is none."""
+        """Return the number of the newest event in a scope, or 0 if the scope is empty."""
         return await self._store.read(lambda tx: tx.events.newest(scope.key))
 
     async def wait(self, scope: EventScope, *, after: int) -> None:
-        """Wait until the scope has events after the cursor `after`, which `list` then returns."""
+        """Wait until a scope has events after the cursor `after`."""
         with self._store.changes.listen(scope.key) as news:
             while await self.count(scope) <= after:
                 await news.wait(LOOK_AGAIN_AFTER)
@@ -674,9 +672,10 @@ class OutboxStore(_Port):
     """The store of effects, which are performed outside the database."""
 
     async def enqueue(self, draft: OutboxDraft, *, now: int | None = None) -> OutboxMessage:
-        """Store an effect.
+        """Store an effect, and return the effect.
 
-        If the kind, target and key were used before, return the effect that was stored first.
+        For a key that is stored already, the stored effect is returned. The key of an effect consists of its
+        kind, its target and its `dedupe_key`.
 
         Raises:
             IdempotencyConflict: The key was used with another payload.
@@ -692,12 +691,10 @@ class OutboxStore(_Port):
     async def claim(
         self, kind: str, target: str, *, lease_ms: int, limit: int = 1, now: int | None = None
     ) -> tuple[OutboxMessage, ...]:
-        """Claim due effects, oldest first.
+        """Claim up to `limit` due effects of a target for `lease_ms` milliseconds, oldest first.
 
-        Effects whose claim by another process has expired are included.
-
-        If expired claims have used up all attempts of an effect, the effect becomes a dead letter instead.
-        Among effects with the same order key, only the oldest open effect is claimed.
+        Effects with an expired claim are due. An effect without remaining attempts becomes a dead letter.
+        Effects with the same order key are claimed one at a time.
         """
         line = line_lock(kind, target)
 
@@ -722,10 +719,10 @@ class OutboxStore(_Port):
         final: bool = False,
         may_have_arrived: bool = False,
     ) -> NackOutcome:
-        """Release an effect for a later attempt; if no attempt is left, it becomes a dead letter.
+        """Release an effect for a later attempt; after the last attempt, the effect becomes a dead letter.
 
-        With `final`, the effect becomes a dead letter even if attempts are left. `may_have_arrived` records
-        that the effect may have been performed; without it, an earlier record stays unchanged.
+        With `final`, the effect becomes a dead letter even if attempts are left. With `may_have_arrived`, the
+        effect is marked as possibly performed.
         """
         became = await self._store.write(
             lambda tx: _at(tx, now).outbox.nack(
@@ -745,45 +742,41 @@ class OutboxStore(_Port):
     async def dead_letters(
         self, *, kind: str | None = None, after: str = "", limit: int = 100
     ) -> tuple[OutboxMessage, ...]:
-        """Return dead letters ordered by id, after the id `after`; `kind` restricts the result.
+        """Return up to `limit` dead letters with an id greater than `after`, ordered by id.
 
-        The cost depends only on the number of dead letters.
+        Without `kind`, dead letters of all kinds are returned.
         """
         return await self._store.read(
             lambda tx: tx.outbox.dead_letters(kind=kind, after=after, limit=page(limit))
         )
 
     async def revive(self, outbox_id: str, *, now: int | None = None) -> OutboxMessage | None:
-        """Make a dead letter pending and due now; its attempts are reset to 0, but its error is kept.
+        """Make a dead letter pending and due now; return None if the effect is not a dead letter.
 
-        Return None if there is no such dead letter. If several callers revive it at the same time, only one
-        of them gets it.
+        The number of attempts is reset to 0, and the last error is kept. If several callers revive the same
+        dead letter at the same time, the effect is returned to one caller, and None to the others.
         """
         return await self._store.write(lambda tx: _at(tx, now).outbox.revive(outbox_id))
 
     async def discard(self, outbox_id: str) -> bool:
-        """Mark a dead letter as delivered, without performing it; its key stays used.
+        """Mark a dead letter as performed without performing it; return False for any other effect.
 
-        Return False if there is no such dead letter. If several callers discard it at the same time, only one
-        of them succeeds.
+        The effect's key stays used. If several callers discard the same dead letter at the same time, True is
+        returned to one caller only.
         """
         return await self._store.write(lambda tx: tx.outbox.discard(outbox_id))
 
     async def purge(self, *, older_than: int, limit: int = 1_000) -> int:
-        """Delete up to `limit` delivered effects from before `older_than`, oldest first.
+        """Delete up to `limit` performed effects from before `older_than`; return the number deleted.
 
-        Return the number of deleted effects. Dead letters, pending effects and claimed effects are kept. When
-        an effect is deleted, its key is unused again: a new effect with this key is stored and performed.
-        Therefore effects must be kept for longer than a key may be reused.
+        The oldest effects are deleted first. A new effect with the key of a deleted effect is stored and
+        performed.
         """
         return await self._store.write(lambda tx: tx.outbox.purge(older_than, limit))
 
 
 class StoreCoordinator(_Port, CommitCoordinator):
-    """Writes the steps of runs to their threads.
-
-    After a lost claim, nothing is written, except that the dispatch may be superseded.
-    """
+    """Writes the steps of runs to their threads."""
 
     @override
     async def commit(self, commit: ThreadCommit, *, now: int | None = None) -> Committed:
@@ -795,7 +788,7 @@ class StoreCoordinator(_Port, CommitCoordinator):
 
 
 class RunStores(_Port):
-    """The ports of runs, all on one store."""
+    """The stores of runs in one database."""
 
     def __init__(self, store: SqlStore) -> None:
         super().__init__(store)
@@ -811,12 +804,12 @@ class RunStores(_Port):
 
 
 def page(limit: int) -> int:
-    """Return the number of rows for a requested limit."""
+    """Return the number of rows to read: `limit`, but from 0 to `MAX_PAGE`."""
     return max(0, min(limit, MAX_PAGE))
 
 
 def _at(tx: Transaction, now: int | None) -> Transaction:
-    """Return the transaction after its locks were taken, with the given time as its time."""
+    """Set the time of a transaction to `now`, if given, and return the transaction."""
     if now is not None:
         tx.sql.instant = now
     return tx

@@ -43,7 +43,7 @@ _RESPONSE, _ANSWER = _NAMES.index("run_response"), len(_NAMES)
 
 
 def dispatch(row: Row) -> RunDispatch:
-    """Convert a row of `run_dispatches` to a record.
+    """Create a dispatch from a row of the table `run_dispatches`.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -66,14 +66,14 @@ def dispatch(row: Row) -> RunDispatch:
 
 @lru_cache(maxsize=256)
 def _termination(text: str) -> TerminationReason:
-    """Parse the reason why a run ended; cached, because most runs share a few reasons."""
+    """Decode the reason why a run ended."""
     return decode(TerminationReason, text, where="termination")
 
 
 def dispatch_values(record: RunDispatch, answer: RunRecord | None = None) -> Values:
     """Return the columns of a dispatch, keyed by name.
 
-    The dispatch may contain the `answer` of a run, which must already be stored.
+    If the dispatch contains the answer of the run `answer`, the run must already be stored.
     """
     refers = answer is not None and record.run_response == answer.final_output
     return {
@@ -127,9 +127,9 @@ def run_values(record: RunRecord) -> Values:
 def message_values(
     thread_id: str, messages: Sequence[Message], first_seq: int, now: int, run: RunRecord | None = None
 ) -> list[Values]:
-    """Return the columns of thread messages, keyed by name.
+    """Return the columns of new messages of a thread, keyed by name.
 
-    `run` has received or written some of the messages.
+    `run` is the run that has received or written the messages.
     """
     given_values = () if run is None or run.input is None else run.input.trigger_message_ids
     answer, values = with_answer(run), list[Values]()
@@ -171,7 +171,7 @@ def thread_values(record: Thread) -> Values:
 
 
 def thread(row: Row) -> Thread:
-    """Convert a row of `run_threads` to a record.
+    """Create a thread from a row of the table `run_threads`.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -197,7 +197,7 @@ def thread(row: Row) -> Thread:
 
 
 def thread_state(row: Row) -> ThreadState:
-    """Convert the row of `dispatches.thread_state`.
+    """Create the state of a thread from the row of the statement `dispatches.thread_state`.
 
     Raises:
         StoreCorrupt: The thread, a run or the dispatch in the row cannot be read.
@@ -230,7 +230,7 @@ def _held_slots(found: Row) -> tuple[tuple[int, str], ...]:
 
 
 def run(row: Row) -> RunRecord:
-    """Convert `run_id` and `body` of a row of `runs` to a record.
+    """Create a run from the columns `run_id` and `body` of the table `runs`.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -243,7 +243,7 @@ def run(row: Row) -> RunRecord:
 
 
 def turn(row: Row) -> Turn:
-    """Convert `run_id`, `status`, `created_at` and `body` of a row of `runs` to a turn.
+    """Create a turn from the columns `run_id`, `status`, `created_at` and `body` of the table `runs`.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -267,7 +267,7 @@ def turn(row: Row) -> Turn:
 
 
 def message(row: Row) -> MessageRecord:
-    """Convert a row of `run_messages`, with the run whose answer the message is, to a record.
+    """Create a message from a row of the table `run_messages`, with the text of a run's answer.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -283,7 +283,7 @@ def message(row: Row) -> MessageRecord:
 
 
 def pending(row: Row, position: int) -> PendingMessage:
-    """Convert a row of `pending_messages`, with its position on the thread, to a record.
+    """Create a pending message from a row of the table `pending_messages` and the position on its thread.
 
     Raises:
         StoreCorrupt: The row cannot be read.
@@ -304,7 +304,7 @@ def pending(row: Row, position: int) -> PendingMessage:
 
 
 def beyond(prefix: str) -> str:
-    """Return the first text that sorts after all texts with this prefix."""
+    """Return the first text that sorts after all texts that begin with `prefix`."""
     for end in range(len(prefix) - 1, -1, -1):
         point = ord(prefix[end])
         if point < _LAST:

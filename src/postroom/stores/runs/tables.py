@@ -23,7 +23,7 @@ from postroom.contracts.errors import (
 from postroom.contracts.messages import DeliveryMode, Message, PendingMessage, refuse_broken_delta
 from postroom.contracts.records import replace
 from postroom.contracts.run_stores import Beginning, Committed, ThreadCommit, ThreadState
-from postroom.contracts.runs import LEGAL_MOVES, RunRecord, Thread
+from postroom.contracts.runs import LEGAL_MOVES, RunRecord, RunStatus, Thread
 from postroom.stores.codec import encode, is_answer, with_answer
 from postroom.stores.events import WrittenEvent, appending, event_looks
 from postroom.stores.outbox import effect_looks
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class RunTables(Tables):
-    """Dispatches, threads and messages in one transaction, and the steps that write to all of them."""
+    """The rows of dispatches, threads and messages in one transaction."""
 
     dispatches: Dispatches
     threads: Threads
@@ -59,22 +59,23 @@ class RunTables(Tables):
         dispatch_ids: Collection[str],
         at_most: int,
     ) -> Together:
-        """Read at once all data on which new runs depend: their threads, and the ids of new messages.
+        """Read all data on which many new runs depend, and return an object that adds the runs.
 
-        Queued dispatches of a thread are counted up to `at_most`.
+        `messages` contains the ids of new messages, keyed by thread. Queued dispatches of a thread are
+        counted up to `at_most`.
         """
         return Together(self._tx).look(messages, run_ids, dispatch_ids, at_most)
 
     def state(self, look: Look, *others: Look) -> ThreadState:
-        """Return the result of the query `state_look`.
+        """Return the result of a query that `state_look` returned.
 
-        Afterwards, the results of the queries `others` need no further round trip.
+        The results of the queries `others` are read and cached.
         """
         result = asked(self._sql, (look, *others))
         return rows.thread_state(result[look[0], *look[1].values()][0])
 
     def begin(self, dispatch: RunDispatch, run: RunRecord | None) -> None:
-        """Store a dispatch that this change claims, and its run if the run starts with the claim."""
+        """Store a claimed dispatch and, if given, its run, which starts with the claim."""
         if run is not None:
             thread = self.threads.load(run.thread_id)
             if thread is not None:
@@ -85,11 +86,10 @@ class RunTables(Tables):
     def commit(
         self, step: ThreadCommit, following: Beginning | None = None, *, state: ThreadState | None = None
     ) -> Committed | StaleClaim:
-        """Write a step of a thread; if its claim was lost, return StaleClaim and write nothing.
+        """Write a step of a thread, or return StaleClaim without writing if the claim of the step was lost.
 
-        `following` is a dispatch that follows the ended one, and is stored in the same step as by `begin`.
-        `state` is the state of the thread, if this transaction has read it completely and has written nothing
-        since.
+        `following` is a dispatch, with its run, that starts in the same transaction. `state` is the state of
+        the thread if this transaction has already read the thread.
 
         Raises:
             PostroomError: As for `CommitCoordinator.commit`; the change must be rolled back.
@@ -135,7 +135,8 @@ class RunTables(Tables):
         if step.run is not None:
             is_known = state.run is not None
             self._sql.run("threads.put_run" if is_known else "threads.add_run", rows.run_values(step.run))
-            if step.run.holds_others or (state.run is not None and state.run.holds_others):
+            is_left = step.run.status is RunStatus.DONE and bool(step.run.answered)
+            if step.run.holds_others or is_left or (state.run is not None and state.run.holds_others):
                 self.threads.put_questions(step.run)
         if next_run is not None:
             self._sql.run("threads.put_run", rows.run_values(next_run))
@@ -182,7 +183,7 @@ class RunTables(Tables):
     def put_waiting(
         self, thread_id: str, messages: Sequence[Message], mode: DeliveryMode, at_most: int | None
     ) -> None:
-        """Append pending messages like `append_waiting`, at a cost that does not depend on their number.
+        """Append pending messages to a thread without reading the messages that are already pending.
 
         Raises:
             InvalidRecord, DuplicateRecord: As for `append_waiting`.
@@ -213,14 +214,14 @@ class _Drafts:
 
     @property
     def were_stored(self) -> bool:
-        """Whether there are events, and all of them were already stored.
-
-        If all events were stored before, the commit repeats an earlier one whose result was lost.
-        """
+        """Whether the commit has events, and all of them were already stored."""
         return bool(self._events) and not self._new
 
     def written(self, done: Committed) -> Committed:
-        """Write the new events and effects, and return the commit with all of them."""
+        """Write the events and effects that are not stored yet.
+
+        The returned commit contains these, and the events and effects that were already stored.
+        """
         events, outbox = self._tables
         events.write(self._new)
         outbox.write(self._new_effects)
@@ -228,7 +229,7 @@ class _Drafts:
 
 
 def commit_look(step: ThreadCommit, message_ids: tuple[str, ...]) -> Look:
-    """Return the query for the data on which the decision about a commit depends."""
+    """Return the query for the state of the thread that a commit depends on."""
     new, run = step.queues, step.run or step.ended_before
     return state_look(
         step.thread_id,
@@ -243,9 +244,9 @@ def commit_look(step: ThreadCommit, message_ids: tuple[str, ...]) -> Look:
 
 
 def further_looks(step: ThreadCommit, looks: list[Look]) -> list[Look]:
-    """Return the queries, other than that for the thread, on which the decision about a commit depends.
+    """Return the queries that a commit needs in addition to `commit_look`.
 
-    `looks` are the queries for its events and effects.
+    `looks` contains the queries for the events and effects of the commit.
     """
     if step.joins is not None:
         looks = [*looks, ("dispatches.dispatch", {"dispatch_id": step.joins})]
@@ -257,7 +258,7 @@ def further_looks(step: ThreadCommit, looks: list[Look]) -> list[Look]:
 
 
 def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int) -> Thread:
-    """Return the stored or a new thread; raise an error if a rule forbids the commit.
+    """Return the stored thread of a commit, or a new thread.
 
     Raises:
         PostroomError: As for `CommitCoordinator.commit`.
@@ -302,7 +303,7 @@ def thread_before(step: ThreadCommit, state: ThreadState, found: Found, now: int
 
 
 def refuse_others_first(step: ThreadCommit, found: Found) -> None:
-    """Raise an error if the commit's dispatch or one of its pending messages has changed.
+    """Check that the dispatch and the pending messages of a commit have not changed.
 
     Raises:
         VersionConflict: The dispatch or a message has changed.
@@ -322,7 +323,7 @@ def refuse_others_first(step: ThreadCommit, found: Found) -> None:
 def as_queued(
     step: ThreadCommit, dispatch: RunDispatch, state: ThreadState, now: int, new_id: Callable[[], str]
 ) -> RunDispatch:
-    """Return a commit's dispatch as it will be stored: queued, or claimed and started.
+    """Return the dispatch of a commit as it will be stored: queued, or claimed and started.
 
     Raises:
         InvalidRecord, DuplicateRecord, DedupeKeyInUse, RunNotOpen, QueueFull, ActiveRunConflict,

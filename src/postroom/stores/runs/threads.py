@@ -28,12 +28,12 @@ class Threads(Tables):
     """The rows of threads and runs."""
 
     def load(self, thread_id: str) -> Thread | None:
-        """Return one thread."""
+        """Return the thread with this id, or None."""
         result = self._asked([("threads.thread", {"thread_id": thread_id})])["threads.thread", thread_id]
         return rows.thread(result[0]) if result else None
 
     def made(self, thread_id: str) -> Thread:
-        """Return the thread; create it if it is missing."""
+        """Return the thread with this id, which is created if it does not exist."""
         thread = self.load(thread_id)
         if thread is None:
             thread = new_thread(thread_id, self._now())
@@ -41,7 +41,7 @@ class Threads(Tables):
         return thread
 
     def save(self, thread: Thread) -> None:
-        """Store a thread, except for its `message_count`.
+        """Store a thread; its `message_count` is ignored.
 
         Raises:
             UnknownThread, InvalidRecord: As for `ThreadStore.save_thread`.
@@ -57,11 +57,11 @@ class Threads(Tables):
         self.put(replace(thread, message_count=rows.thread(before[0]).message_count if before else 0))
 
     def put(self, thread: Thread) -> None:
-        """Store a thread, whether it exists or not."""
+        """Store a new or existing thread."""
         self._sql.run("threads.put_thread", rows.thread_values(thread))
 
     def move(self, thread: Thread) -> None:
-        """Update the columns of an existing thread that change with its runs and messages."""
+        """Update the run ids, the message count and the times of an existing thread."""
         self._sql.run("threads.move_thread", rows.thread_values(thread))
 
     def below(self, thread_id: str) -> list[str]:
@@ -69,20 +69,20 @@ class Threads(Tables):
         return [row[0] for row in self._sql.all("threads.below", {"thread_id": thread_id})]
 
     def idle(self, before: int, *, limit: int, among: Sequence[str] | None = None) -> list[str]:
-        """Return threads without activity since the time `before`, either among all threads or in `among`.
+        """Return up to `limit` threads without activity since the time `before`.
 
-        The returned threads have no open or waiting run, no pending message and no child threads, and do not
-        belong to a chat.
+        The returned threads have no open run, no pending message and no child thread, and belong to no chat.
+        Without `among`, all threads are searched.
         """
         parameters = {"before": before, "limit": limit, "among": among or (), "is_any": among is None}
         return [row[0] for row in self._sql.all("threads.idle", parameters)]
 
     def list_run_ids(self, thread_ids: Sequence[str]) -> list[str]:
-        """Return the ids of all runs of these threads."""
+        """Return the ids of all runs of the given threads."""
         return [row[0] for row in self._sql.all("threads.runs_of_threads", {"thread_ids": thread_ids})]
 
     def delete(self, thread_id: str, children: Literal["detach", "reject", "cascade"]) -> bool:
-        """Delete a thread with its messages and runs; return False if it does not exist.
+        """Delete a thread with its messages and runs; return False if the thread does not exist.
 
         Raises:
             InvalidRecord: The thread has children, and `children` is "reject".
@@ -104,7 +104,7 @@ class Threads(Tables):
         return True
 
     def list(self, query: ThreadQuery, limit: int) -> tuple[Thread, ...]:
-        """Return threads, ordered by id."""
+        """Return up to `limit` threads that match a query, ordered by id."""
         bounds = _bounds(query.id_prefix, query.after, limit)
         statement = "threads"
         if query.parent_thread_id is not None:
@@ -116,7 +116,7 @@ class Threads(Tables):
         return tuple(map(rows.thread, self._sql.all(f"threads.{statement}", bounds)))
 
     def create_run(self, run: RunRecord) -> None:
-        """Store a new run, and update the run ids of its thread. If the thread does not exist, create it.
+        """Store a new run and update its thread, which is created if it does not exist.
 
         Raises:
             DuplicateRecord: A run with this id exists.
@@ -137,53 +137,67 @@ class Threads(Tables):
         self._sql.run("threads.put_run", rows.run_values(run))
 
     def put_questions(self, run: RunRecord) -> None:
-        """Store by what the open and answered questions of a run can be found."""
-        answers: list[tuple[RunWaitingTicket, int | None]] = [(ticket, None) for ticket in run.open_tickets]
-        answers += [(answered.ticket, answered.decision.updated_at) for answered in run.answered]
-        asked = {"run_id": run.run_id, "home": _home_of(run), "asked_at": run.updated_at}
+        """Index the open and answered questions of a run by their numbers."""
+        answers: list[tuple[RunWaitingTicket, int | None]] = [
+            (answered.ticket, answered.decision.updated_at) for answered in run.answered
+        ]
+        answers += [(ticket, None) for ticket in run.open_tickets]
+        # A question that nobody saw in a failed attempt may be asked again with its number.
+        numbered = {number_of(run.run_id, ticket): (ticket, at) for ticket, at in answers}
+        asked = {"run_id": run.run_id, "home": _home_of(run)}
         self._sql.run("threads.drop_questions", {"run_id": run.run_id})
         self._sql.run_many(
             "threads.add_question",
             [
                 {
                     **asked,
-                    "number": number_of(run.run_id, ticket),
+                    "number": number,
                     "call_id": ticket.tool_call_id,
+                    "asked_at": ticket.updated_at,
                     "answered_at": answered_at,
                     "ends_at": ticket.ends_at if answered_at is None else None,
                 }
-                for ticket, answered_at in answers
+                for number, (ticket, answered_at) in numbered.items()
             ],
         )
 
     def unnumbered(self, limit: int) -> tuple[RunRecord, ...]:
-        """Return waiting runs from a release that did not store by what questions are found."""
+        """Return up to `limit` waiting runs whose questions are not indexed yet."""
         return tuple(map(rows.run, self._sql.all("threads.unnumbered", {"limit": limit})))
 
     def mark_numbered(self, run: RunRecord) -> None:
-        """Record that the questions of a run are stored, unless the run has changed since it was read."""
+        """Record that the questions of a run are indexed, unless the stored run has changed."""
         self._sql.run("threads.mark_numbered", {"run_id": run.run_id, "updated_at": run.updated_at})
 
     def numbered(self, prefix: str, since: int, limit: int) -> tuple[RunRecord, ...]:
-        """Return runs with questions whose numbers begin with `prefix`, open or answered since a time."""
+        """Return runs with a question whose number begins with `prefix`.
+
+        Only questions that are open, or were answered at or after the time `since`, are searched.
+        """
         bounds = {"low": prefix, "beyond": beyond(prefix), "since": since, "limit": limit}
         return self._asking(("threads.numbered", bounds))
 
     def asked_in(self, home: str, limit: int) -> tuple[RunRecord, ...]:
         """Return runs with open questions of a project or of chats, longest wait first.
 
-        `home` is the part of the threads' names before the first slash.
+        `home` is the part of a thread's id before the first slash.
         """
         runs = self._asking(("threads.asked_in", {"home": home, "limit": limit}))
         return tuple(run for run in runs if run.status is RunStatus.WAITING and _home_of(run) == home)
 
     def overdue(self, now: int, after: tuple[int, str], limit: int) -> tuple[tuple[int, RunRecord], ...]:
-        """Return runs with questions that have timed out, each with the timeout, after a position."""
+        """Return runs with questions that have timed out, each with the time of the timeout.
+
+        At most `limit` runs after the position `after` are returned.
+        """
         parameters = {"now": now, "ends_at": after[0], "run_id": after[1], "limit": limit}
         return tuple((row[2], rows.run(row[:2])) for row in self._sql.all("threads.overdue", parameters))
 
     def count_asked(self, homes: Sequence[str], limit: int) -> tuple[int, ...]:
-        """Count the open questions that are not snoozed, by project, up to `limit`; "" means all."""
+        """Return the number of open questions of each project in `homes`, at most `limit` each.
+
+        Snoozed questions are not counted. The entry "" in `homes` stands for all questions.
+        """
         bounds = {"now": self._now(), "limit": limit}
         looks = [
             # No name of a home contains a space, so these bounds exclude longer names.
@@ -197,11 +211,11 @@ class Threads(Tables):
         return _each_once(self._sql.all("threads.answered_in", {"home": home, "limit": limit}))
 
     def _asking(self, look: Look) -> tuple[RunRecord, ...]:
-        """Return the runs that a query finds, and those whose questions are not stored yet."""
+        """Return the runs that a query finds, and the runs whose questions are not indexed yet."""
         return _each_once(chain(*self._sql.ask(("threads.unnumbered", {"limit": MAX_PAGE}), look)))
 
     def load_run(self, run_id: str) -> RunRecord | None:
-        """Return one run."""
+        """Return the run with this id, or None."""
         result = self._asked([("threads.run", {"run_id": run_id})])["threads.run", run_id]
         return rows.run(result[0]) if result else None
 
@@ -211,10 +225,7 @@ class Threads(Tables):
         return tuple(map(rows.run, result))
 
     def newest_runs(self, thread_ids: Sequence[str], before: RunCursor) -> Iterator[RunRecord]:
-        """Yield runs of the threads `thread_ids`, last changed first, beginning after a position.
-
-        The runs are read on demand, in batches of 50.
-        """
+        """Yield the runs of some threads after the position `before`, last changed first."""
         parameters = {**before._asdict(), "limit": _BATCH}
         looks = [("threads.run_places", {"thread_id": name, **parameters}) for name in thread_ids]
         first = self._sql.ask(*looks) if looks else []
@@ -223,8 +234,13 @@ class Threads(Tables):
             bodies = {row[0]: row for row in self._sql.all("threads.runs_named", {"run_ids": batch})}
             yield from (rows.run(bodies[run_id]) for run_id in batch)
 
+    def runs_beside(self, run_id: str) -> tuple[str, str]:
+        """Return the ids of the runs before and after a run on its thread, by last change; "" means none."""
+        before, after = self._sql.one("threads.runs_beside", {"run_id": run_id}) or ("", "")
+        return before, after
+
     def _places(self, thread_id: str, found: Sequence[Row]) -> Iterator[RunCursor]:
-        """Yield the positions of a thread's runs: first those in the rows `found`, then all later ones."""
+        """Yield the positions of the runs of a thread, beginning with those in the rows `found`."""
         while found:
             places = [RunCursor(*row) for row in found]
             yield from places
@@ -232,7 +248,7 @@ class Threads(Tables):
             found = self._sql.all("threads.run_places", parameters) if len(found) == _BATCH else ()
 
     def list_runs(self, query: RunQuery, limit: int) -> tuple[RunRecord, ...]:
-        """Return runs, ordered by id."""
+        """Return up to `limit` runs that match a query, ordered by id."""
         statuses = set(query.statuses) or set(RunStatus)
         parameters = _bounds(query.id_prefix, query.after, limit)
         parameters["statuses"] = sorted(statuses)
@@ -248,55 +264,58 @@ class Threads(Tables):
         return tuple(map(rows.run, self._sql.all(f"threads.{open_ones}runs{of_thread}", parameters)))
 
     def asking_below(self, thread_prefix: str, limit: int) -> tuple[RunRecord, ...]:
-        """Return runs with open questions on threads with this id prefix, unordered."""
+        """Return up to `limit` runs with open questions, on threads whose ids begin with `thread_prefix`."""
         bounds = {"low": thread_prefix, "beyond": beyond(thread_prefix), "limit": limit}
         return tuple(map(rows.run, self._sql.all("threads.asking_below", bounds)))
 
     def asked_last(self, limit: int) -> tuple[RunRecord, ...]:
-        """Return the waiting runs that changed last, last change first."""
+        """Return up to `limit` waiting runs, last changed first."""
         return tuple(map(rows.run, self._sql.all("threads.asked_last", {"limit": limit})))
 
     def asked_since(self, at: int, run_id: str, limit: int) -> tuple[RunRecord, ...]:
-        """Return waiting runs in the order of their last change, after a position."""
+        """Return up to `limit` waiting runs after a position, in the order of their last change."""
         parameters = {"updated_at": at, "run_id": run_id, "limit": limit}
         return tuple(map(rows.run, self._sql.all("threads.asked_since", parameters)))
 
     def undelivered(self, limit: int, after: str) -> tuple[RunRecord, ...]:
-        """Return the prepared or waiting runs without an open dispatch, ordered by id."""
+        """Return up to `limit` prepared or waiting runs without an open dispatch, ordered by id."""
         result = self._sql.all("threads.undelivered", {"after": after, "limit": limit})
         return tuple(map(rows.run, result))
 
     def waiting_without_questions(self, limit: int, after: str) -> tuple[RunRecord, ...]:
-        """Return waiting runs without questions, on threads without an open dispatch, ordered by id."""
+        """Return up to `limit` waiting runs without questions, ordered by id.
+
+        Only threads without an open dispatch are searched.
+        """
         result = self._sql.all("threads.waiting_without_questions", {"after": after, "limit": limit})
         return tuple(map(rows.run, result))
 
     def count_open(self, thread_prefix: str) -> int:
-        """Return the number of open runs on threads with this id prefix."""
+        """Return the number of open runs on threads whose ids begin with `thread_prefix`."""
         parameters = {"low": thread_prefix, "beyond": beyond(thread_prefix)}
         [counted] = self._sql.all("threads.count_open", parameters)
         return int(counted[0])
 
     def turns(self, thread_id: str, since: int = 0) -> Sequence[Turn]:
-        """Return the runs of a thread, unordered, with the fields that determine a conversation's order.
+        """Return the runs of a thread, unordered, with the fields that determine the order of a conversation.
 
-        With `since`, runs that ended and were last written before this time are omitted.
+        Runs that ended and were last written before the time `since` are omitted.
         """
         result = self._sql.all("threads.turns", {"thread_id": thread_id, "since": since})
         return [rows.turn(row) for row in result]
 
     def turns_named(self, run_ids: Sequence[str]) -> Sequence[Turn]:
-        """Return the runs with these ids, with their messages, in no particular order."""
+        """Return the turns of the runs with these ids, unordered."""
         result = self._sql.all("threads.turns_named", {"run_ids": tuple(run_ids)})
         return [rows.turn(row) for row in result]
 
     def state(self, thread_id: str) -> dict[str, Json] | None:
-        """Return the state that executors have stored for the thread."""
+        """Return the state that executors have stored for a thread, or None."""
         row = self._sql.one("threads.state", {"thread_id": thread_id})
         return decode_json(row[0], where=f"the state of thread {thread_id!r}") if row else None
 
     def put_state(self, thread_id: str, body: str) -> None:
-        """Replace the state that executors have stored for the thread."""
+        """Replace the state that executors have stored for a thread."""
         self._sql.run("threads.put_state", {"thread_id": thread_id, "body": body})
 
     def spending(self, scopes: Sequence[str]) -> dict[str, Spending]:
@@ -308,7 +327,7 @@ class Threads(Tables):
         return {scope: spent.setdefault(scope, Spending(scope=scope)) for scope in scopes}
 
     def spend(self, spends: Sequence[Spending]) -> None:
-        """Add to the spending of scopes, in a fixed order, so that changes cannot deadlock."""
+        """Add amounts to the spending of scopes."""
         ordered = sorted(spends, key=lambda one: one.scope)
         values = [
             {name: getattr(spending, name) for name in _SPENT} | {"window_end": spending.until or 0}
@@ -320,20 +339,23 @@ class Threads(Tables):
                 self._sql.spent[spending.scope] = before.plus(spending)
 
     def put_asker(self, scope: str, until: int | None, run_id: str, *, is_refused: bool = False) -> None:
-        """Store which run asks for a scope ('' means none); the caller holds the lock of the limits."""
+        """Store which run asks a person about the limit of a scope; "" means no run.
+
+        The caller must hold the lock of the limits.
+        """
         values = {"scope": scope, "window_end": until or 0, "asked_by": run_id, "is_refused": int(is_refused)}
         self._sql.run("threads.put_asker", values)
         self._sql.spent.pop(scope, None)
 
     def asked(self) -> tuple[Spending, ...]:
-        """Return the scopes on behalf of which a run asks.
+        """Return the spending of the scopes about which a run asks a person.
 
-        Scopes without a window come first, and then those whose window ends first.
+        Scopes without a window come first. Scopes with a window are ordered by the end of the window.
         """
         return tuple(_spending(row) for row in self._sql.all("threads.asked"))
 
     def forget_spending(self, older_than: int) -> None:
-        """Delete the spending of windows that ended before this time."""
+        """Delete the spending of windows that ended before the time `older_than`."""
         self._sql.run("threads.forget_spending", {"older_than": older_than})
 
 

@@ -39,7 +39,10 @@ class _Line:
 
 
 class Together(Tables):
-    """New runs that are added within one transaction, which holds the locks of their threads."""
+    """Adds many new runs in one transaction.
+
+    The transaction must hold the locks of the threads.
+    """
 
     def look(
         self,
@@ -48,7 +51,7 @@ class Together(Tables):
         dispatch_ids: Collection[str],
         at_most: int,
     ) -> Self:
-        """Read the stored data on which the decisions about the runs depend."""
+        """Read the stored data on which the new runs depend, and return this object."""
         self._messages = {thread_id: tuple(ids) for thread_id, ids in messages.items()}
         self._at_most = at_most
         self._kept: dict[str, list[Values]] = {statement: [] for statement in _KEPT}
@@ -75,8 +78,8 @@ class Together(Tables):
     ) -> ThreadState | None:
         """Return the state of a thread, including the runs that were already added.
 
-        Return None if one of the ids exists, or messages or runs wait on the thread; the caller must then
-        read the thread separately.
+        Return None if an id is already used, or if messages or runs wait on the thread. After None, the
+        caller must read the thread separately.
         """
         if run_id in self.runs or not self._taken.isdisjoint((run_id, dispatch_id)):
             return None
@@ -87,7 +90,7 @@ class Together(Tables):
         return line.state
 
     def add(self, run: RunRecord, messages: Sequence[Message], dispatch: RunDispatch) -> RunDispatch:
-        """Add a run to its thread after the decision about it, and return its dispatch."""
+        """Add a run to its thread, and return its dispatch; `write` writes all added runs."""
         thread_id, now = run.thread_id, self._now()
         line = self._lines[thread_id]
         before = line.state.thread or new_thread(thread_id, now)
@@ -109,10 +112,7 @@ class Together(Tables):
         return stored
 
     def write(self, looked_at_alone: str | None = None) -> None:
-        """Write the runs that were added.
-
-        A thread that is read separately later is read from the store again.
-        """
+        """Write the runs that were added, and forget the state of the thread `looked_at_alone`."""
         threads: dict[bool, list[Values]] = {True: [], False: []}
         for thread_id, line in self._lines.items():
             if line.moved is not None:

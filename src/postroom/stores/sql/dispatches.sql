@@ -121,6 +121,13 @@ SELECT {part columns}
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
  ORDER BY lease_until, dispatch_id LIMIT :limit;
 
+-- retried
+SELECT {part columns}
+  FROM run_dispatches
+ WHERE status = 'Queued' AND attempt_count + interruption_count > 0 AND attempt_count > 0
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
+ ORDER BY available_at LIMIT :limit;
+
 -- late
 SELECT {part columns}
   FROM run_dispatches
@@ -400,8 +407,9 @@ SELECT t.*, r.*,
 SELECT count(*) FROM (SELECT 1 FROM run_dispatches
                        WHERE thread_id = :thread_id AND status = 'Queued' LIMIT :at_most) AS found;
 
--- count_dead
-SELECT count(*) FROM (SELECT 1 FROM run_dispatches {index run_dispatches_ended}
+-- dead_errors
+SELECT DISTINCT thread_id, coalesce(last_error, '')
+                 FROM (SELECT thread_id, last_error FROM run_dispatches {index run_dispatches_ended}
                        WHERE is_open = 0 AND status = 'DeadLetter' AND thread_id >= :low AND thread_id < :beyond
                          AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'dispatch' AND id = dispatch_id)
                        LIMIT :at_most) AS found;
@@ -479,6 +487,9 @@ SELECT dispatch_id, body FROM run_commands WHERE dispatch_id IN {texts :dispatch
 
 -- drop_commands
 DELETE FROM run_commands WHERE dispatch_id = :dispatch_id;
+
+-- drop_decision
+DELETE FROM run_commands WHERE dispatch_id = :dispatch_id AND call_id = :call_id;
 
 -- forget_commands
 DELETE FROM run_commands

@@ -27,11 +27,12 @@ VALUES (:event_id, :event_kind, :payload, :sequences, :created_at, :causation_id
 INSERT INTO event_scopes (scope, seq, event_id) VALUES (:scope, :seq, :event_id);
 
 -- note
-INSERT INTO events (event_id, event_kind, payload, sequences, created_at, origin, visibility, schema_version)
+INSERT INTO events
+      (event_id, event_kind, payload, sequences, created_at, origin, visibility, schema_version, writer_id, key, digest)
 VALUES (:event_id, :event_kind, :payload,
         '{"' || CAST(:scope AS text) || '":' ||
         (SELECT coalesce(max(seq), 0) + 1 FROM event_scopes WHERE scope = CAST(:scope AS text)) || '}',
-        :created_at, :origin, 'internal', 1);
+        :created_at, :origin, 'internal', 1, :writer_id, :key, :digest);
 
 -- place_next
 INSERT INTO event_scopes (scope, seq, event_id)

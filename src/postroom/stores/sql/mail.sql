@@ -891,7 +891,7 @@ INSERT INTO active_runs (run_id, agent_id, began_at) VALUES (:run_id, :agent_id,
 
 -- ask
 INSERT INTO questions (run_id, question_id, text, asked_at, timeout_ms, on_timeout, asked)
-SELECT run_id, CAST(:question_id AS text), CAST(:text AS text), CAST(:now AS bigint), CAST(:timeout_ms AS bigint),
+SELECT run_id, CAST(:question_id AS text), CAST(:text AS text), CAST(:asked_at AS bigint), CAST(:timeout_ms AS bigint),
        CAST(:on_timeout AS text), CAST(:asked AS text)
   FROM active_runs WHERE run_id = :run_id AND agent_id = :agent_id
 ON CONFLICT (run_id, question_id) DO NOTHING;
@@ -900,10 +900,7 @@ ON CONFLICT (run_id, question_id) DO NOTHING;
 SELECT 1 FROM active_runs WHERE run_id = :run_id AND agent_id = :agent_id;
 
 -- questions
-SELECT question_id, text, timeout_ms, on_timeout, asked FROM questions WHERE run_id = :run_id ORDER BY asked_at, question_id;
-
--- unask
-DELETE FROM questions WHERE run_id = :run_id AND question_id = :question_id;
+SELECT question_id, text, timeout_ms, on_timeout, asked, asked_at FROM questions WHERE run_id = :run_id ORDER BY asked_at, question_id;
 
 -- snoozed
 SELECT run_id, question_id, until FROM snoozed_questions WHERE run_id IN {texts :run_ids} AND until > :now;
@@ -921,7 +918,8 @@ DELETE FROM snoozed_questions WHERE run_id = :run_id AND question_id = :question
 INSERT INTO snoozed_questions (run_id, question_id, until, snoozed_by) VALUES (:run_id, :question_id, :until, :snoozed_by);
 
 -- end_run
-DELETE FROM active_runs WHERE run_id = :run_id
+DELETE FROM active_runs
+ WHERE run_id = :run_id AND (:has_asked = 1 OR NOT EXISTS (SELECT 1 FROM questions q WHERE q.run_id = active_runs.run_id))
 RETURNING agent_id, began_at,
           CASE WHEN EXISTS (SELECT 1 FROM tasks {index tasks_in_run}
                              WHERE run_id = active_runs.run_id AND state = 'claimed' AND run_id <> '') THEN 1 ELSE 0 END;
@@ -932,10 +930,14 @@ SELECT run_id FROM run_answers WHERE message_id = :message_id;
 -- answers_among
 SELECT message_id FROM run_answers WHERE run_id = :run_id AND message_id IN {ints :message_ids};
 
--- tells_last
-SELECT 1 FROM run_answers a
- WHERE a.message_id = :message_id
-   AND NOT EXISTS (SELECT 1 FROM run_answers b WHERE b.message_id > a.message_id AND b.run_id = a.run_id);
+-- asking_among
+SELECT a.message_id FROM run_answers a JOIN run_questions q ON q.run_id = a.run_id
+ WHERE a.message_id IN {ints :message_ids} AND q.answered_at IS NULL
+   AND NOT EXISTS (SELECT 1 FROM run_answers b WHERE b.run_id = a.run_id AND b.message_id > a.message_id)
+ ORDER BY a.message_id DESC LIMIT 1;
+
+-- newest_report
+SELECT message_id FROM run_answers WHERE run_id = :run_id ORDER BY message_id DESC LIMIT 1;
 
 -- report_of
 SELECT m.id, m.created_ts FROM run_answers a JOIN messages m ON m.id = a.message_id

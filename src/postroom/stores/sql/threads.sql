@@ -200,6 +200,19 @@ SELECT updated_at, created_at, run_id FROM runs
    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = run_id)
  ORDER BY updated_at DESC, created_at DESC, run_id DESC LIMIT :limit;
 
+-- runs_beside
+SELECT coalesce((SELECT run_id FROM runs AS r
+                  WHERE r.thread_id = this.thread_id
+                    AND (r.updated_at, r.created_at, r.run_id) < (this.updated_at, this.created_at, this.run_id)
+                    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = r.run_id)
+                  ORDER BY r.updated_at DESC, r.created_at DESC, r.run_id DESC LIMIT 1), ''),
+       coalesce((SELECT run_id FROM runs AS r
+                  WHERE r.thread_id = this.thread_id
+                    AND (r.updated_at, r.created_at, r.run_id) > (this.updated_at, this.created_at, this.run_id)
+                    AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'run' AND id = r.run_id)
+                  ORDER BY r.updated_at, r.created_at, r.run_id LIMIT 1), '')
+  FROM runs AS this WHERE this.run_id = :run_id;
+
 -- runs_named
 SELECT run_id, body FROM runs WHERE run_id IN {texts :run_ids};
 
@@ -453,6 +466,12 @@ SELECT count(*) FROM (SELECT 1 FROM pending_messages
                        WHERE thread_id = :thread_id
                          AND NOT EXISTS (SELECT 1 FROM unreadable_rows
                                           WHERE release = {release} AND kind = 'pending' AND id = thread_id || '/' || pending_id)) AS found;
+
+-- count_waiting
+SELECT thread_id, count(*) FROM pending_messages
+ WHERE thread_id IN {texts :thread_ids}
+   AND NOT EXISTS (SELECT 1 FROM unreadable_rows WHERE release = {release} AND kind = 'pending' AND id = thread_id || '/' || pending_id)
+ GROUP BY thread_id;
 
 -- full_threads
 -- Places have gaps but no more rows than their span: only a span that is wide enough is counted.

@@ -21,16 +21,16 @@ _PROGRAM: Final = "postroom.stores.sqlite.apart_process"
 
 
 class Apart:
-    """Does long work on one database in separate processes, which `close` stops."""
+    """Reads a database in separate processes with a low priority."""
 
     def __init__(self, refuse_changed: Callable[[], None] = lambda: None) -> None:
-        """Create the object; `refuse_changed` raises if the files do not belong to the open database."""
+        """Create the object; `refuse_changed` raises an error if the database files were replaced."""
         self._refuse_changed = refuse_changed
         self._running: set[asyncio.subprocess.Process] = set()
         self._is_closed = False
 
     async def faults(self, database: Path) -> list[str]:
-        """Read a whole database while other processes write to it, and return its faults.
+        """Read a whole database while other processes write to it, and return the list of its problems.
 
         Raises:
             StoreError: The database cannot be read, or this object is closed.
@@ -39,9 +39,9 @@ class Apart:
         return results
 
     async def read_back(self, copy: Path) -> str:
-        """Read every table and index of a copy that no process writes to, and return its SHA-256.
+        """Read every table and index of a copy, and return the SHA-256 of the file.
 
-        If the call is cancelled, the separate process ends.
+        No process may write to the copy.
 
         Raises:
             StoreCorrupt: The copy is damaged.
@@ -51,7 +51,10 @@ class Apart:
         return digest
 
     def close(self) -> None:
-        """Stop accepting work and stop active work; thread-safe, and a repeated call has no effect."""
+        """Reject new work and stop active work; a second call has no effect.
+
+        The method is thread-safe.
+        """
         self._is_closed = True
         for process in tuple(self._running):
             with suppress(ProcessLookupError):
@@ -102,7 +105,7 @@ async def _start_process(*words: str) -> asyncio.subprocess.Process:
 
 
 def _read_line(told: bytes) -> bytes:
-    """Report the progress that a line of the process contains; return any other line."""
+    """Report the progress that a line of the process contains, or return the line."""
     if not told.startswith(b"["):
         return told
     doing, done, total = json.loads(told)

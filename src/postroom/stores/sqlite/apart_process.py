@@ -51,7 +51,7 @@ def _go_on(doing: str, done: int = 0, total: int = 0) -> None:
 
 
 def main(work: str, database: str) -> None:
-    """Do the work and print its result."""
+    """Do the work with the name `work` on a database, and print the result as JSON."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the server, which decides what happens
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     os.nice(NICENESS)

@@ -54,7 +54,9 @@ _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
-    """Open the file in WAL mode with full durability; `read_only` requires that it exists, and never writes.
+    """Open a database file in WAL mode with full durability, and create a missing file.
+
+    With `read_only`, the file must exist, and the connection never writes.
 
     Raises:
         sqlite3.Error: The file cannot be opened or is not a database.
@@ -86,13 +88,12 @@ _OTHERS: Final = (
 
 
 def refuse_no_file(path: Path, what: str = "database") -> None:
-    """Raise an error if a path leads to something other than a regular file.
-
-    SQLite's own error does not name the cause, and sometimes SQLite does not notice it at all.
+    """Check that a path leads to a regular file or to nothing.
 
     Raises:
         StoreReadOnly: The path is a folder, a pipe, a socket or a device.
     """
+    # SQLite's own error does not name the cause, and in some cases SQLite reports no error at all.
     try:
         mode = path.stat().st_mode
     except OSError:  # it is missing or unreadable, which the next attempt to open it reports
@@ -106,7 +107,7 @@ def refuse_no_file(path: Path, what: str = "database") -> None:
 
 
 def refuse_no_folder(path: Path) -> None:
-    """Raise an error if there is a file where a folder is needed.
+    """Check that a path leads to a folder or to nothing.
 
     Raises:
         StoreReadOnly: The path is a file, or cannot be examined.
@@ -122,10 +123,10 @@ def refuse_no_folder(path: Path) -> None:
 
 
 def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
-    """Raise an error if a file can be reached through two folders, each with its own lock and log.
+    """Check that a database file can be reached through only one folder.
 
-    Two servers would then overwrite each other's changes. A symbolic link is allowed, because it leads to a
-    single folder. A hard link in the same folder is also allowed, because a restore creates one.
+    Through another folder, a second server would use a separate lock and log, and overwrite changes. Symbolic
+    links, and hard links in the same folder, are allowed.
 
     Raises:
         WrongStore: The file has a hard link in another folder, or is itself a mount.
@@ -155,7 +156,7 @@ def refuse_shared(path: Path, *, mounts: Path = MOUNTS) -> None:
 
 
 def connect_unshared(path: Path) -> sqlite3.Connection:
-    """Open a file to which no process writes, for reading; unlike `connect`, this needs no disk space.
+    """Open a database file to which no process writes, for reading; the connection needs no disk space.
 
     Raises:
         StoreFull: The log contains changes that are not in the file, and reading them needs space.
@@ -175,7 +176,7 @@ def connect_unshared(path: Path) -> sqlite3.Connection:
 
 
 def connect_beside(path: Path) -> sqlite3.Connection:
-    """Open a file that another process owns for reading, and never run a checkpoint on it.
+    """Open a database file that another process owns, for reading; the connection never runs a checkpoint.
 
     Raises:
         sqlite3.Error: The file cannot be opened or is not a database.
@@ -192,12 +193,12 @@ def connect_beside(path: Path) -> sqlite3.Connection:
 
 
 def add_functions(connection: sqlite3.Connection) -> None:
-    """Add the functions that the triggers of the schema and postroom's statements call."""
+    """Add the SQL functions that the triggers and the statements of the schema call."""
     connection.create_function("indexed_text", 1, indexed_text, deterministic=True)
 
 
 def prepare(connection: sqlite3.Connection, *, read_only: bool, platform: str = sys.platform) -> None:
-    """Set the options of a connection, so that a commit is on the disk when it returns."""
+    """Set the options of a connection, so that each commit is on the disk when it returns."""
     add_functions(connection)
     connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     connection.execute("PRAGMA journal_mode = WAL")
@@ -215,7 +216,7 @@ def prepare(connection: sqlite3.Connection, *, read_only: bool, platform: str = 
 
 
 def store_error(error: sqlite3.Error) -> StoreError:
-    """Convert an error of the driver to an error of postroom."""
+    """Convert an error of the SQLite driver to an error of postroom."""
     code = getattr(error, "sqlite_errorcode", None) or 0
     primary = code & 0xFF
     text = str(error)
@@ -232,14 +233,13 @@ def store_error(error: sqlite3.Error) -> StoreError:
 
 
 def refuse_denied(path: Path) -> None:
-    """Raise an error if this process cannot write the database or a file next to it; open nothing.
-
-    SQLite creates the files next to a database with the mode of the database, and leaves them if it fails.
-    These files would lock out the next process that opens the database, even of the same user.
+    """Check that this process can write the database and the files next to it, without opening them.
 
     Raises:
         StoreReadOnly: A file is not writable; the error names the file's owner and the remedy.
     """
+    # SQLite creates the files next to a database with the mode of the database, and leaves them if it fails.
+    # Those files would lock out the next process that opens the database, even of the same user.
     wanted = os.R_OK | os.W_OK
     if (value := denied(path.parent, wanted | os.X_OK)) is not None:
         raise StoreReadOnly(
@@ -281,14 +281,13 @@ def _parent_folder(path: Path) -> Path:
 
 
 def take_room(folder: Path, size: int) -> None:
-    """Write `size` bytes to the disk of a folder, and delete them again.
-
-    Reading the free disk space is not enough, because users may have quotas.
+    """Check that `size` bytes fit on the disk of a folder, by writing and deleting them.
 
     Raises:
         StoreFull: The bytes do not fit.
         StoreReadOnly: The folder is not writable.
     """
+    # Reading the free disk space is not enough, because users may have quotas.
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             for left in range(size, 0, -_PIECE):
@@ -309,7 +308,7 @@ def no_room(path: Path, reason: object) -> StoreFull:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Convert errors of the driver to store errors; other exceptions pass unchanged."""
+    """Convert errors of the SQLite driver to errors of postroom."""
     try:
         yield
     except sqlite3.Error as error:
@@ -320,7 +319,7 @@ def translated() -> Iterator[None]:
 
 
 def sqlite_release() -> tuple[str, bool]:
-    """Return the version of SQLite, and whether it is free of the WAL-reset bug."""
+    """Return the version of SQLite, and whether this version is free of the WAL-reset bug."""
     return sqlite3.sqlite_version, sqlite3.sqlite_version_info >= FIRST_SAFE_RELEASE
 
 
@@ -328,7 +327,7 @@ _NONE: Final[Values] = {}
 
 
 class SqliteTransaction(SqlTransaction):
-    """Executes named statements over one connection; its caller begins and ends the transaction."""
+    """Executes named SQL statements over one connection; the caller begins and ends the transaction."""
 
     dialect: Final[Dialect] = "sqlite"
 
@@ -392,7 +391,7 @@ class SqliteTransaction(SqlTransaction):
 
 
 def _bound(statement: Statement, values: Values) -> Values:
-    """Return the values in SQLite's form, in which a list is a JSON array."""
+    """Return the values with lists as JSON arrays."""
     bound = dict[str, Any](values)
     for name in statement.lists:
         if bound[name] is not None:
@@ -401,8 +400,5 @@ def _bound(statement: Statement, values: Values) -> Values:
 
 
 def _json(one: int | str) -> str:
-    """Return an entry of a JSON array.
-
-    `json.dumps` would be slower, because each call creates an encoder.
-    """
+    # `json.dumps` would be slower, because each call creates an encoder.
     return encode_basestring_ascii(one) if isinstance(one, str) else str(int(one))

@@ -48,9 +48,8 @@ def back_up(
     """Write a consistent copy of the database to `target`, which only its owner can read.
 
     `target` appears complete or not at all. The connection must not be in a transaction. With `is_read_back`,
-    every table and index of the copy is read before it appears. After each piece, the copy pauses for `rest`
-    times the duration of the piece, so that other writers can use the disk. When `stop` is set, the copy ends
-    soon.
+    every table and index of the copy is read before `target` appears. After each piece, the copy pauses for
+    `rest` times the duration of the piece. When `stop` is set, the copy ends soon.
 
     Raises:
         StoreError: The copy could not be written, and an existing `target` is unchanged.
@@ -76,7 +75,7 @@ def back_up(
 
 @contextmanager
 def _partial_copy(target: Path) -> Iterator[Path]:
-    """Yield the path at which the copy is written until it is complete; clean up afterwards.
+    """Yield the path at which the copy is written until it is complete; delete the file afterwards.
 
     Raises:
         StateError: Another copy is being written there.
@@ -141,7 +140,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _copy(connection: sqlite3.Connection, target: Path, pace: "_Pace") -> None:
-    """Copy the database, and sync the copy after each piece, if the copy is paced, and at the end."""
+    """Copy the database, and sync the copy to the disk."""
     copy = sqlite3.connect(target)
     copy.execute("PRAGMA synchronous = OFF")
     try:
@@ -166,13 +165,13 @@ def _copy(connection: sqlite3.Connection, target: Path, pace: "_Pace") -> None:
 
 
 class _Pace:
-    """Slows down a copy, so that it does not delay commits by its use of the disk."""
+    """Slows down a copy, so that the copy does not delay commits."""
 
     def __init__(self, stop: threading.Event, rest: float) -> None:
         self._stop, self._rest, self._began = stop, rest, time.monotonic()
 
     def keep(self, file: int) -> None:
-        """Sync a piece to the disk and pause, so that commits never wait for more than one piece.
+        """Sync a piece of a copy to the disk, and pause.
 
         Raises:
             StoreUnavailable: The copy must stop.
@@ -196,7 +195,7 @@ def sync_file(file: Path) -> None:
 
 
 def refuse_cut_off(file: Path) -> None:
-    """Raise an error if the length of a copy differs from the length in its header.
+    """Check that the length of a database file equals the length in its header.
 
     Raises:
         StoreCorrupt: The file is not a SQLite database, or does not have its original length.
@@ -213,7 +212,7 @@ def refuse_cut_off(file: Path) -> None:
 
 
 def digest_file(backup: Path) -> Path:
-    """Return the path of the file, next to a backup, with its SHA-256 in the `sha256sum` format."""
+    """Return the path of the file, next to a backup, that contains the SHA-256 of the backup."""
     return backup.with_name(f"{backup.name}.sha256")
 
 
@@ -224,7 +223,7 @@ def hash_file(file: Path) -> str:
 
 
 def name_with_digest(copy: Path, target: Path, digest: str) -> None:
-    """Write the digest of a verified copy to the disk, and then give the copy its final name.
+    """Write the digest of a verified copy to the disk, and then move the copy to `target`.
 
     Raises:
         OSError: The digest or the name cannot be written.
@@ -238,7 +237,9 @@ def name_with_digest(copy: Path, target: Path, digest: str) -> None:
 
 
 def refuse_changed(file: Path, backup: Path) -> None:
-    """Raise an error if a backup, or a copy of it, differs from the digest next to the backup, if any.
+    """Compare the SHA-256 of a file with the checksum file of a backup, if the checksum file exists.
+
+    `file` is the backup or a copy of the backup.
 
     Raises:
         StoreCorrupt: The content of the file differs from the checksum of the backup.
@@ -258,7 +259,7 @@ def _corrupt_error(reason: str, file: Path) -> StoreCorrupt:
 
 
 def refuse_faults(file: Path, shown: Path | None = None, stop: threading.Event | None = None) -> None:
-    """Verify a complete copy that no process writes to, which can be opened without a log or a lock.
+    """Read every table and index of a complete copy to which no process writes.
 
     Raises:
         StoreCorrupt: The copy is damaged; `shown` is its name in the error.

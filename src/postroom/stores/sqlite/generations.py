@@ -23,7 +23,10 @@ _DIGITS: Final = 10
 
 
 class Generations:
-    """The generation number of an open database. Only the database's writer thread uses this object."""
+    """Detects whether a database has lost commits, by a generation number in the database and in a file.
+
+    Only the writer's thread may use this object.
+    """
 
     def __init__(self, database: Path) -> None:
         self._file = generation_file(database)
@@ -32,18 +35,18 @@ class Generations:
         self._raised: int | None = None
 
     def end(self) -> None:
-        """Make the next commit increase the number, because a checkpoint wrote commits to the database."""
+        """Let the next commit increase the generation number, because a checkpoint has run."""
         self.is_due = True
 
     def begin(self, connection: sqlite3.Connection) -> None:
-        """Increase the number within the transaction."""
+        """Increase the generation number within the transaction of `connection`."""
         self._raised = _number_in(connection) + 1
         connection.execute(f"PRAGMA user_version = {self._raised}")
 
     def keep(self) -> None:
-        """Write the increased number to the file next to the database, after the commit.
+        """Write the increased generation number to the file next to the database, after the commit.
 
-        If the file cannot be written, the failure is logged, and the next commit increases the number again.
+        An error is logged, and the next commit increases the number again.
         """
         if self._raised is None:
             return
@@ -60,12 +63,12 @@ class Generations:
 
 
 def generation_file(database: Path) -> Path:
-    """Return the path of the file with the number of a database."""
+    """Return the path of the file with the generation number of a database."""
     return database.with_name(f"{database.name}.generation")
 
 
 def forget_generation(database: Path) -> None:
-    """Delete the file, so that the database is accepted in its present state at the next start.
+    """Delete the file with the generation number, so that any state of the database is accepted.
 
     Raises:
         OSError: The file cannot be deleted.
@@ -74,7 +77,7 @@ def forget_generation(database: Path) -> None:
 
 
 def refuse_lost_commits(connection: sqlite3.Connection, database: Path) -> None:
-    """Raise an error if a database has lost commits; nothing is changed.
+    """Check that a database has not lost commits.
 
     Raises:
         WrongStore: The number in the database is smaller than the number in the file next to it.

@@ -40,7 +40,7 @@ _Checksum = tuple[int, int]
 
 @dataclass(slots=True, kw_only=True)
 class _Frame:
-    """A page as a transaction wrote it to the log."""
+    """A frame of the log, which contains one page of the database."""
 
     ends_transaction: bool
     salts: tuple[int, int]
@@ -50,12 +50,14 @@ class _Frame:
     data: bytes
 
     def checksum(self, prior: _Checksum) -> _Checksum:
-        """Return the checksum of this frame, given the checksum before it."""
+        """Return the checksum of this frame, given the checksum of the frame before it."""
         return _checksum(self.data, prior, self.order)
 
 
 def refuse_damaged_log(database: Path) -> None:
-    """Raise an error if a log has lost commits; change nothing. No process may have the database open.
+    """Check that the log of a database has no damage before its last commit.
+
+    No process may have the database open.
 
     Raises:
         WrongStore: The log is damaged, and commits follow the damage.
@@ -67,9 +69,9 @@ def refuse_damaged_log(database: Path) -> None:
 
 
 def cut_damaged_log(database: Path, *, now: int) -> Path | None:
-    """Copy a database and its damaged log under another name, and truncate the log at the damage.
+    """Copy a database and its damaged log, truncate the log at the damage, and return the path of the copy.
 
-    Return the name of the copy, or None if the log is not damaged, in which case nothing was done.
+    Return None without changes if the log is not damaged.
 
     Raises:
         StoreHeld: Another process uses the database.
@@ -130,7 +132,7 @@ def _damage(file: BinaryIO, database: Path) -> int | None:
 
 
 def _holds_frames(frames: Iterator[_Frame]) -> bool:
-    """Return whether frames after an invalid header belong together, so that only the header is damaged."""
+    """Return whether the frames after the header belong together, although the header is damaged."""
     first = next(frames, None)
     return first is not None and _goes_on(frames, first.salts, {first.stored}, is_behind_end=True)
 
@@ -138,11 +140,9 @@ def _holds_frames(frames: Iterator[_Frame]) -> bool:
 def _goes_on(
     frames: Iterator[_Frame], salts: tuple[int, ...], priors: set[_Checksum], *, is_behind_end: bool
 ) -> bool:
-    """Return whether another transaction follows; if so, the transaction before it was complete.
-
-    `priors` contains the possible checksums before the next frame, and `is_behind_end` states whether a
-    transaction ended there. Frames with other salts are from before the log restarted.
-    """
+    """Return whether another transaction follows the frames before `frames`."""
+    # `priors` contains the possible checksums before the next frame, and `is_behind_end` states whether a
+    # transaction ended there. Frames with other salts are from before the log restarted.
     for frame in frames:
         if frame.salts == salts:
             fitting = {frame.checksum(prior) for prior in priors}
@@ -156,7 +156,6 @@ def _goes_on(
 
 
 def _frames(file: BinaryIO, page_size: int, order: str) -> Iterator[_Frame]:
-    """Yield the complete frames after the header."""
     size = _FRAME.size + page_size
     while len(read := file.read(size)) == size:
         _, pages, *salts, item, two = _FRAME.unpack_from(read)

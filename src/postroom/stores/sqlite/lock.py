@@ -18,10 +18,10 @@ _OF_A_PROGRAM = (
 
 
 class OwnerLock:
-    """A lock from opening to closing; the file next to it only describes the holder."""
+    """A lock that only one process can hold, on a database file or a folder."""
 
     def __init__(self, path: Path, *, of: Path | None = None) -> None:
-        """Use a lock file next to `path`; errors name `of` if `path` itself is not a file."""
+        """Use a lock file next to `path`; error messages name `of` if given."""
         from filelock import FileLock  # a store in memory needs no lock and no slow import
 
         self._path, self._of = path, of or path
@@ -32,7 +32,7 @@ class OwnerLock:
         self._note = path.with_name(path.name + ".owner.json")
 
     def acquire(self, *, now: int, purpose: str) -> None:
-        """Acquire the lock.
+        """Acquire the lock, and describe this process in a note next to the database.
 
         Raises:
             StoreHeld: Another process holds the lock; the error names the process, its start time and its
@@ -62,19 +62,17 @@ class OwnerLock:
                 raise failure from error
 
     def release(self) -> None:
-        """Release the lock; if it is not held, do nothing."""
+        """Release the lock, if it is held."""
         if self._lock.is_locked:
             with contextlib.suppress(OSError):  # a stale note does no harm, because only the lock counts
                 self._note.unlink(missing_ok=True)
             self._lock.release()
 
     def _give_to_owner(self) -> None:
-        """As root, give the lock file to the folder's owner; `sudo postroom doctor` would lock them out.
-
-        The lock file is never deleted, because two processes could then hold the lock. The folder's owner
-        could have put a link to another file in its place. Therefore the owner of the file is changed only if
-        the file is empty and has no other hard links. The change applies to the file that was opened.
-        """
+        """Give the lock file to the owner of the folder, if this process runs as root."""
+        # The lock file is never deleted, because two processes could then hold the lock. The folder's owner
+        # could have put a link to another file in its place. Therefore the owner of the opened file is
+        # changed, and only if the file is empty and has no other hard links.
         if os.geteuid() != 0:
             return
         lock = Path(self._lock.lock_file)
@@ -97,7 +95,7 @@ class OwnerLock:
 
 
 def read_owner(path: Path) -> dict[str, Any]:
-    """Return the stored description of the process that holds a database; empty if there is none."""
+    """Return the stored description of the process that holds a database, or an empty dictionary."""
     try:
         note = json.loads(path.with_name(path.name + ".owner.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -22,7 +22,7 @@ def read_outline(connection: sqlite3.Connection) -> Outline:
 
 
 def look_into_file(file: Path, look: Callable[[sqlite3.Connection], T]) -> T:
-    """Read a database that no server uses, and return the result of `look`. This call blocks.
+    """Read a database file that no server uses, and return the result of `look`; the call blocks.
 
     Raises:
         StoreError: The file cannot be read.
@@ -36,7 +36,7 @@ def look_into_file(file: Path, look: Callable[[sqlite3.Connection], T]) -> T:
 
 
 def outline_of_file(file: Path) -> Outline:
-    """Return a description of a database that no server uses. This call blocks.
+    """Return a description of a database file that no server uses; the call blocks.
 
     Raises:
         StoreError: The file cannot be read.
@@ -45,7 +45,7 @@ def outline_of_file(file: Path) -> Outline:
 
 
 def damaged_messages_of_file(file: Path) -> list[int] | None:
-    """Return the ids of damaged messages, or None if there are no check values. This call blocks.
+    """Return the ids of damaged messages, or None if the database has no check values; the call blocks.
 
     Raises:
         StoreError: The file cannot be read.
@@ -66,7 +66,7 @@ def damaged_messages_of_file(file: Path) -> list[int] | None:
 
 
 def identity_of_file(file: Path, slugs: Sequence[str]) -> StoreIdentity | None:
-    """Return the identity of a store, or None if its schema is too old to have one. This call blocks.
+    """Return the identity of a store, or None if the schema of the file is too old; the call blocks.
 
     Raises:
         StoreError: The file cannot be read.

@@ -28,7 +28,9 @@ _STEPS: Final = 100_000
 def migrate(
     connection: sqlite3.Connection, path: Path, *, now: int, steps: Sequence[Migration] | None = None
 ) -> list[int]:
-    """Apply the missing steps and return their numbers; a backup is written before the first step.
+    """Apply the missing schema steps and return their numbers.
+
+    If any step is missing, a backup is written first.
 
     Raises:
         SchemaTooNew: The database has steps that this release does not know; nothing was changed.
@@ -62,17 +64,14 @@ def migrate(
 
 
 def applied_steps(connection: sqlite3.Connection) -> dict[int, str]:
-    """Return the checksum of each applied step; empty if the database has no table of steps."""
+    """Return the checksum of each applied schema step, keyed by number."""
     ledger = connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'schema_migrations'").fetchone()
     rows = connection.execute(APPLIED).fetchall() if ledger else []
     return dict(rows)
 
 
 def split_statements(sql: str) -> Iterator[str]:
-    """Yield the statements of a script one by one.
-
-    Triggers are not split, and the last `;` may be missing.
-    """
+    """Yield the statements of an SQL script one by one; a trigger is one statement."""
     pending = ""
     for line in sql.splitlines(keepends=True):
         pending += line

@@ -24,7 +24,7 @@ _LOG_PAGES: Final = 10_000
 
 
 class SqliteSide:
-    """An open file, or a database in memory that `mark` writes to a file; `opened` yields it."""
+    """The SQLite database of a copy: an open file, or an in-memory database that `mark` writes to a file."""
 
     def __init__(self, connection: sqlite3.Connection, name: str, *, to_make: Path | None = None) -> None:
         self._connection = connection
@@ -32,15 +32,15 @@ class SqliteSide:
         self.name = name
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the database."""
         self._connection.close()
 
     def holds_anything(self) -> bool:
-        """Return whether the file contains any table."""
+        """Return whether the database contains any table."""
         return bool(self._all("SELECT 1 FROM sqlite_schema LIMIT 1"))
 
     def refuse_unfit(self, *, is_target: bool) -> None:
-        """Raise an error unless the database is a store of this release; a target may be an unfinished copy.
+        """Check that the database is a store of this release; a target may be an unfinished copy.
 
         Raises:
             StateError, SchemaTooNew, StoreCorrupt, WrongStore: The database is not a store of this release.
@@ -69,44 +69,44 @@ class SqliteSide:
         return list(ordered.values())
 
     def store_id(self) -> str:
-        """Return the id of the store; empty if it has none."""
+        """Return the id of the store, or "" if the store has no id."""
         rows = self._all("SELECT store_id FROM store_identity")
         return str(rows[0][0]) if rows else ""
 
     def newest_message(self) -> int:
-        """Return the highest number that a message ever had."""
+        """Return the highest message number that the store has ever used."""
         [[newest]] = self._all("SELECT coalesce(max(id), 0) FROM messages")
         [[indexed]] = self._all("SELECT indexed_to FROM search_index_progress")
         return max(int(newest), int(indexed))
 
     def rows(self, table: Table, after: Row | None, limit: int) -> list[Row]:
-        """Return rows after a key, in key order."""
+        """Return up to `limit` rows of a table after the key `after`, in key order."""
         key, marks = ", ".join(table.key), ", ".join("?" * len(table.key))
         behind = "" if after is None else f"WHERE ({key}) > ({marks})"
         text = f"SELECT {', '.join(table.columns)} FROM {table.name} {behind} ORDER BY {key} LIMIT ?"  # noqa: S608
         return self._all(text, (*(after or ()), limit))
 
     def last_key(self, table: Table) -> Row | None:
-        """Return the key of the last row."""
+        """Return the key of the last row of a table, or None if the table is empty."""
         order = ", ".join(f"{name} DESC" for name in table.key)
         rows = self._all(f"SELECT {', '.join(table.key)} FROM {table.name} ORDER BY {order} LIMIT 1")  # noqa: S608
         return rows[0] if rows else None
 
     def count(self, table: Table) -> int:
-        """Return the number of rows."""
+        """Return the number of rows of a table."""
         [[value]] = self._all(f"SELECT count(*) FROM {table.name}")  # noqa: S608
         return int(value)
 
     def copied_from(self) -> str | None:
-        """Return the id of the store of which this file is an unfinished copy.
-
-        Return None if this file is not an unfinished copy.
-        """
+        """Return the id of the source store if this database is an unfinished copy, or None."""
         rows = self._all("SELECT name FROM schema_migrations WHERE version = ?", (UNFINISHED,))
         return str(rows[0][0]) if rows else None
 
     def mark(self, store_id: str, tables: Sequence[Table]) -> None:
-        """Empty these tables and record the start of a copy, in one transaction; also mark a new file."""
+        """Empty tables and mark the database as an unfinished copy, in one transaction.
+
+        An in-memory database is written to its file.
+        """
         with self._transaction():
             for table in tables:
                 self._connection.execute(f"DELETE FROM {table.name}")  # noqa: S608
@@ -118,14 +118,14 @@ class SqliteSide:
                 self._connection = _for_a_copy(self._to_make)
 
     def put(self, table: Table, rows: Sequence[Row]) -> None:
-        """Write rows in one transaction."""
+        """Write rows to a table in one transaction."""
         marks = ", ".join("?" * len(table.columns))
         text = f"INSERT INTO {table.name} ({', '.join(table.columns)}) VALUES ({marks})"  # noqa: S608
         with self._transaction():
             self._connection.executemany(text, rows)
 
     def finish(self, newest_message: int) -> None:
-        """Fill the indexes, set the number sequences and remove the mark, in one transaction."""
+        """Fill the indexes and remove the mark of an unfinished copy, in one transaction."""
         with self._transaction():
             for name in ("mail.index_search", "mail.index_threads", "mail.indexed"):
                 self._connection.execute(statements("sqlite")[name].text, {"newest": newest_message})
@@ -169,10 +169,9 @@ class SqliteSide:
 
 @contextmanager
 def opened(path: Path, *, now: int, is_target: bool, writes: bool) -> Iterator[SqliteSide]:
-    """Open a file for a copy, and keep all servers from using it until the context ends.
+    """Open a database file for a copy, and lock the file until the context ends.
 
-    If the target is missing, `mark` creates it, provided that `writes` is True; otherwise the target is an
-    empty store in memory.
+    A missing target is created by `mark`. If `writes` is False, a missing target is an empty in-memory store.
 
     Raises:
         StoreHeld: A server uses the file.
@@ -237,7 +236,7 @@ def shared_tables(now: int) -> list[Table]:
 
 
 def _new(now: int) -> sqlite3.Connection:
-    """Return an empty store in memory."""
+    """Return an empty in-memory store."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     migrate(connection, Path(":memory:"), now=now)
     return connection

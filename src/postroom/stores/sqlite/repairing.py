@@ -19,26 +19,29 @@ _WRONG: Final = re.compile(r"wrong # of entries in index (\S+)")
 
 
 def find_faults(connection: sqlite3.Connection) -> list[str]:
-    """Read every table and index, and return their faults."""
+    """Read every table and index of a database, and return the list of problems."""
     rows = [row[0] for row in connection.execute("PRAGMA integrity_check(20)") if row[0] != "ok"]
     broken = connection.execute("PRAGMA foreign_key_check").fetchmany(20)
     return rows + [f"foreign key: {row}" for row in broken]
 
 
 def faults_of_server(connection: sqlite3.Connection) -> list[str]:
-    """Return the faults of a database that this release uses, missing tables first."""
+    """Return the problems of a database that this release uses, missing tables first."""
     return [*lacking_tables(connection), *find_faults(connection)]
 
 
 def lacking_tables(connection: sqlite3.Connection) -> list[str]:
-    """Return a fault for each table that this release uses and that does not exist."""
+    """Return a problem for each table that this release uses but the database lacks."""
     there = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     [newest] = connection.execute("SELECT max(version) FROM schema_migrations").fetchone()
     return missing_tables("sqlite", there, newest)
 
 
 def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:
-    """Return the indexes to rebuild; none if there are other faults, or if an index may have extra rows."""
+    """Return the names of the indexes to rebuild.
+
+    The result is empty if the database has other problems, or if an index may have extra rows.
+    """
     lacks: Counter[str] = Counter()
     for (fault,) in connection.execute(f"PRAGMA integrity_check({_MAX_ROWS})"):
         if match := _LACKS.fullmatch(fault):
@@ -51,7 +54,7 @@ def indexes_that_lack_rows(connection: sqlite3.Connection) -> list[str]:
 
 
 def write_again(connection: sqlite3.Connection, names: Sequence[str]) -> None:
-    """Rebuild indexes from their tables, within the transaction.
+    """Rebuild indexes from their tables, within the transaction of `connection`.
 
     Raises:
         StoreCorrupt: A fault remains, and the transaction must be rolled back.
@@ -64,7 +67,7 @@ def write_again(connection: sqlite3.Connection, names: Sequence[str]) -> None:
 
 
 def _has_all_rows(connection: sqlite3.Connection, name: str, lacking: int) -> bool:
-    """Return whether an index has exactly the rows of its table, except for the missing ones."""
+    """Return whether an index has exactly the rows of its table, except for `lacking` rows."""
     row = connection.execute(
         "SELECT tbl_name, sql FROM sqlite_schema WHERE type = 'index' AND name = ?", (name,)
     ).fetchone()

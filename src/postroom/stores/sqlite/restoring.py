@@ -47,7 +47,7 @@ class Restored:
     done: bool
 
     def as_dict(self) -> dict[str, object]:
-        """Return the result as plain JSON data."""
+        """Return the result as JSON data."""
         return {
             "source": str(self.source),
             "database": str(self.database),
@@ -60,7 +60,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreOptions:
-    """The backup to restore, and how to restore it."""
+    """The backup to restore, the database to replace, and the options of the restore."""
 
     source: Path
     database: Path
@@ -69,7 +69,7 @@ class RestoreOptions:
 
 
 def restore(wish: RestoreOptions, *, now: int) -> Restored:
-    """Verify a backup and replace the database with it; if the backup is faulty, nothing changes.
+    """Verify a backup, and replace the database with the backup.
 
     Raises:
         StoreHeld: A server, or another command, uses the database.
@@ -89,7 +89,7 @@ def restore(wish: RestoreOptions, *, now: int) -> Restored:
         is_live = log.exists() and log.stat().st_size > 0
     if is_live:
         raise InvalidArgument(
-            f"{source} is a database in use: its changes in {log.name} are not in the file",
+            f"{source} is not a complete backup: its newest changes are only in {log.name}",
             value=str(source),
             remedy="create a backup with `postroom backup`, and restore that backup",
         )
@@ -144,7 +144,7 @@ def _restore(wish: RestoreOptions, now: int) -> Restored:
 
 
 def _copy_backup(source: Path, target: Path) -> int:
-    """Copy the database in a backup to the disk, readable only by its owner; return its size."""
+    """Copy a backup to the disk, readable only by its owner; return the number of bytes."""
     with reading(source):
         opened = source.open("rb")
     with opened, writing(target):
@@ -161,7 +161,7 @@ def _copy_backup(source: Path, target: Path) -> int:
 
 
 def checked_schema(file: Path, shown: Path) -> int:
-    """Read a whole database and return the number of its schema; errors name it `shown`.
+    """Read a whole database and return the number of its schema; error messages name the file as `shown`.
 
     Raises:
         StoreCorrupt: The file is damaged, or is not a postroom database.
@@ -180,7 +180,7 @@ def checked_schema(file: Path, shown: Path) -> int:
 
 
 def known_schema(applied: Mapping[int, str], shown: Path) -> int:
-    """Return the number of a known schema; `applied` contains the checksum of each step.
+    """Return the number of the last applied schema step; `applied` contains the checksum of each step.
 
     Raises:
         StoreCorrupt: The steps are not those of postroom.
@@ -218,12 +218,9 @@ def _unfit(shown: Path, reason: str) -> StoreCorrupt:
 
 
 def _set_aside(database: Path, former: Path) -> None:
-    """Keep the database under a second name, so that there is always a file under its own name.
-
-    The log of the database is moved without being read. Opening the database would consume the log, which may
-    be the only evidence of damage. The log is moved first, because SQLite would apply a log next to the new
-    file to the new file.
-    """
+    """Keep the database and its log under a second name."""
+    # Opening the database would consume the log, which may be the only evidence of damage. The log is moved
+    # first, because SQLite would apply a log next to the new file to the new file.
     with writing(database):
         try:
             former.hardlink_to(database)
@@ -238,7 +235,7 @@ def _set_aside(database: Path, former: Path) -> None:
 
 @contextmanager
 def reading(source: Path) -> Iterator[None]:
-    """Convert file system errors to postroom's error about a file that is being read."""
+    """Convert file system errors while a file is read to errors of postroom."""
     try:
         yield
     except PermissionError as error:  # the error names the owner and the remedy
@@ -249,7 +246,7 @@ def reading(source: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Convert file system errors to postroom's error about a file that is being written."""
+    """Convert file system errors while a file is written to errors of postroom."""
     try:
         yield
     except OSError as error:

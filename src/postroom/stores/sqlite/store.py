@@ -9,7 +9,7 @@ from postroom.stores.stores import Stores
 
 
 class SqliteStore(Stores):
-    """A store in one file that this process owns, or in memory."""
+    """A store in one SQLite file that this process owns, or in memory."""
 
     def __init__(self, engine: SqliteEngine) -> None:
         super().__init__(SqlStore(engine), is_exclusive=True)
@@ -26,9 +26,9 @@ class SqliteStore(Stores):
         log_reserve: int = 0,
         may_begin: bool = True,
     ) -> "SqliteStore":
-        """Become the owner of the file, upgrade its schema, and start the writer. This call blocks.
+        """Lock a database file, upgrade its schema, and start the writer thread; the call blocks.
 
-        The log is extended to `log_reserve` bytes in advance, which makes commits faster.
+        The log of the database is extended to `log_reserve` bytes in advance, which makes commits faster.
 
         Raises:
             WrongStore: The database is missing or empty, and `may_begin` is False; or its log is damaged.
@@ -49,5 +49,5 @@ class SqliteStore(Stores):
 
     @classmethod
     def in_memory(cls, clock: Clock | None = None) -> "SqliteStore":
-        """Create an empty store in memory, which disappears with its contents."""
+        """Create an empty in-memory store, which is lost when the store is closed."""
         return cls(SqliteEngine.in_memory(clock or SystemClock()))

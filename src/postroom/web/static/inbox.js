@@ -8,3 +8,19 @@ addEventListener("click", ({ target }) => {
   items.push(`${key}.${Math.floor(Date.now() / 1000) + 604_800}`);
   document.cookie = `postroom_later=${items.join("_")};path=/;max-age=604800;samesite=strict`;
 });
+
+// The saved views of runs in all projects, which `runs.js` keeps in this browser under the path of their page.
+const saved = document.getElementById("saved"), prefix = "postroom/views/p/";
+const make = (tag, given, ...within) => {
+  const node = Object.assign(document.createElement(tag), given);
+  node.append(...within);
+  return node;
+};
+try {
+  for (const key of Object.keys(localStorage).filter((one) => one.startsWith(prefix)).sort()) {
+    const path = key.slice(prefix.length - 3), slug = path.split("/")[2];
+    for (const [title, query] of Object.entries(JSON.parse(localStorage[key])))
+      saved.querySelector("ul").append(make("li", {}, make("a", { href: `${path}?${query}` }, title), make("span", { className: "soft" }, slug)));
+  }
+} catch {} // storage is off
+saved.hidden = !saved.querySelector("li");
