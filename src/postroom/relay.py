@@ -277,7 +277,8 @@ class Relay(EffectPerformer):
             if gone < _PURGED_AT_ONCE:  # otherwise delete the rest in the next round
                 self._purge_at = now + milliseconds(PURGED_EVERY)
         wanted = {place: free for place in due if (free := self._free(place, now, gathers=gathers)) > 0}
-        if not wanted:
+        is_stopping = self._serving is not None and self._serving[1].is_set()
+        if is_stopping or not wanted:
             return 0
 
         def claim(tx: Transaction) -> list[OutboxMessage]:

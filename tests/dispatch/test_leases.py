@@ -206,6 +206,7 @@ async def test_a_claim_is_renewed_before_it_ends_however_long_the_interval(room)
     _, result = await at_work(room, executor, config)
     for _ in range(4):
         before = (await room.row(result)).lease_until
+        await until(lambda: room.clock.sleeping == 1)  # the renewal before has ended
         room.passes(seconds=40)
         await room.until(result, lambda row, before=before: row.lease_until > before)
     assert await room.stores.dispatches.reclaim_expired_leases(limit=10) == ()

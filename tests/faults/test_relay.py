@@ -472,7 +472,9 @@ async def test_what_is_stored_as_its_relay_stops_waits_unmarked_for_the_next(
     store: SqlStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = store.engine  # type: ignore[attr-defined]
-    relay, stopping, durable = Relay(store, {KIND: FakeHandler()}), asyncio.Event(), engine.write
+    handler = FakeHandler()
+    relay, stopping, durable = Relay(store, {KIND: handler}), asyncio.Event(), engine.write
+    await put(store, 0)
 
     async def stops(change: Any, *, key: str = "", committed: Any = None) -> Any:
         def stop_and_tell() -> None:
@@ -484,8 +486,8 @@ async def test_what_is_stored_as_its_relay_stops_waits_unmarked_for_the_next(
 
     async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
         group.create_task(relay.serve(stopping))
-        await until(lambda: store.changes.performer is relay)
-        await relay.idle(KIND)  # it has looked after old ones
+        await until(lambda: handler.given == [0])  # its first round has ended
+        await relay.idle(KIND)
         monkeypatch.setattr(engine, "write", stops)
         await put(store, 1)
         relay.hint()
