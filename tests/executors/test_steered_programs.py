@@ -160,13 +160,15 @@ OPENCODE_TOLD = "say('step_start')\nif prompt == 'first':\n  %s\nstep('of ' + pr
 NOT_TAKEN = [
     (claude, f"""{CLAUDE_AGAIN}{PID}heard(); print('{{', flush=True); say(type='user', isReplay=True)
 say(type='user', isReplay=True, uuid=7); say(type='user', isReplay=True, uuid=one['uuid'] + 'x')
+{SENT}
 result('of first')"""),
     (codex, f"""opened(); one = begun()
 if text(one) == 'first':
   {PID}  say(id=heard()['id'], error={{'code': -32600, 'message': 'no active turn'}})
+  {SENT}
 item('agentMessage', text='of ' + text(one)); ended(); over()"""),
-    (opencode, OPENCODE_TOLD % f"{PID}  told()"),
-    (opencode, OPENCODE_TOLD % (f"{PID}  told(); " + 'print(\'{"type": "postroom.taken"}\')')),
+    (opencode, OPENCODE_TOLD % f"{PID}  told()\n  {SENT}"),
+    (opencode, OPENCODE_TOLD % (f"{PID}  told(); " + 'print(\'{"type": "postroom.taken"}\')' + f"\n  {SENT}")),
     (opencode, OPENCODE_TOLD % f"plugin.close()\n  {PID}  {SENT}"),
 ]  # fmt: skip
 

@@ -47,6 +47,7 @@ class SteeredTalk:
         session: str | None,
     ) -> None:
         self._work = work
+        work.active.listens = work.control.pending is not None
         self._reading = reading
         self._stream = stream
         self._writer: StdinWriter | None = None
@@ -93,7 +94,6 @@ class SteeredTalk:
         self._steering.begin()
         pending = self._work.control.pending
         if pending is not None:
-            self._work.active.listens = True
             self._tasks.start(self._pass_on(pending), name="messages")
 
     async def take(self, chunk: bytes) -> None:
