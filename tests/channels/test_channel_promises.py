@@ -1119,6 +1119,33 @@ async def test_the_page_shows_an_answer_once_if_the_server_dies_before_it_notes_
     assert [one["text"] for one in page] == ["hello", f"{BEGINNING}until its end."]
 
 
+@on(WebDriver)
+async def test_a_notice_that_arrives_before_its_message_is_shown_appears_with_the_message(
+    stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stage.start()
+    await stage.hold()
+    sent, send, put = asyncio.Event(), stage.adapter.send, stage.adapter.web_chats.put
+
+    async def sends(*given: Any, **named: Any) -> Any:
+        result = await send(*given, **named)
+        sent.set()
+        return result
+
+    async def waits(*given: Any) -> Any:
+        await sent.wait()
+        return await put(*given)
+
+    monkeypatch.setattr(stage.adapter, "send", sends)
+    monkeypatch.setattr(stage.adapter.web_chats, "put", waits)
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        group.create_task(stage.driver.say("second"))
+        while not sent.is_set():
+            stage.room.hurry(stage.gateway)()
+            await asyncio.sleep(0)
+    assert (await stage.driver.conversation())[-1]["note"] == wording.queued(0)
+
+
 @on(TelegramDriver, SlackDriver, DiscordDriver, MatrixDriver, WebDriver)
 async def test_the_notice_of_a_message_that_waits_goes_when_the_agent_begins_with_it(stage) -> None:
     await stage.start()

@@ -327,6 +327,13 @@ async def test_whoever_began_a_thread_hears_how_it_ends_also_over_a_third(room):
 async def test_a_thread_of_answers_alone_ends(room):
     """Three agents in a ring, each asked by the one before, answer the first agent at most this often."""
     await room.people("Hal", "Ada", runners=("Hal", "Ada"))
+    noted = asyncio.Event()
+
+    async def waits(activation):
+        await noted.wait()
+        return done(activation)
+
+    room.agents.act = waits
     sent = await room.send("Hal", "Ada")
     thread = sent["deliveries"][0]["payload"]["thread_id"]
 
@@ -350,6 +357,7 @@ async def test_a_thread_of_answers_alone_ends(room):
 
     await room.store.write(told)
     before = len(await room.inbox("Hal"))
+    noted.set()
     await room.turn()
     assert len(await room.inbox("Hal")) == before + 1
     assert len(room.agents.prompts) == 2

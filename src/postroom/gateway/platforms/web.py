@@ -675,6 +675,8 @@ class WebAdapter(HttpAdapter):
         self._logs = {name: ChatLog(epoch) for name in people}
         self._uploaded: dict[str, OrderedDict[str, ShownFile]] = {name: OrderedDict() for name in people}
         """For each person, the newest uploaded files that are not part of a message yet."""
+        self._early_notes: dict[tuple[str, str], str] = {}
+        """By person and message id: the notices, or "", of messages that are accepted but not shown yet."""
         self._without_main: set[str] = set()
         """The people who have deleted the conversation `main` in this process, and have not used it since."""
         self._markdown = Markdown(headings=AS_WRITTEN)
@@ -909,19 +911,29 @@ class WebAdapter(HttpAdapter):
             if conversation == MAIN:
                 self._without_main.discard(name)
             await self._open(name, conversation, event.text or files[0].name)
-        await self._keep(event)
+        early = name, message_id
         if is_new:
-            entry = Entry(
-                entry_id=message_id,
-                kind="message",
-                text=event.text,
-                at=self._clock.now(),
-                conversation=conversation,
-                order=order,
-                answered=log.has_answer(message_id),
-                files=files,
-            )
-            await self._show(name, entry)
+            self._early_notes[early] = ""
+        try:
+            await self._keep(event)
+            if is_new:
+                entry = Entry(
+                    entry_id=message_id,
+                    kind="message",
+                    text=event.text,
+                    at=self._clock.now(),
+                    conversation=conversation,
+                    order=order,
+                    answered=log.has_answer(message_id),
+                    files=files,
+                )
+                await self._show(name, entry)
+        finally:
+            note = self._early_notes.pop(early, "")
+        if is_new and not entry.answered and log.has_answer(message_id):
+            await self._show(name, *await self._read_by(name, entry, (message_id,)))
+        elif note:
+            await self._note(name, message_id, note)
         if event.get_command() == "title" and event.get_command_args():
             await self._chats().rename(name, conversation, _title(event.get_command_args()))
             log.list_anew()
@@ -1190,9 +1202,12 @@ class WebAdapter(HttpAdapter):
 
     async def _note(self, name: str, message_id: str, note: str) -> SendResult:
         """Show a notice at a message that no agent has read, or remove the notice."""
-        entry = await self._entry(name, message_id)
-        if entry is not None and entry.note != note and not (entry.answered or entry.gone):
-            await self._show(name, replace(entry, note=note))
+        if (name, message_id) in self._early_notes:
+            self._early_notes[name, message_id] = note
+        else:
+            entry = await self._entry(name, message_id)
+            if entry is not None and entry.note != note and not (entry.answered or entry.gone):
+                await self._show(name, replace(entry, note=note))
         self._said()
         return SendResult.sent()
 
