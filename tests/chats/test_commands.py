@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -685,3 +686,45 @@ async def test_a_command_in_one_session_does_nothing_to_another(room) -> None:
     agent.free.set()
     await all_answered(room, gateway, 2)
     assert channel.texts("a") == ["re: one"]
+
+
+async def test_an_answer_that_an_agent_receives_and_does_not_use_is_not_lost(room, monkeypatch) -> None:
+    agent, received = Agent(), list[str]()
+    calls = {"c1": "a", "c2": "b"}
+
+    def receive(run_id: str, call: str, decision: Any) -> bool:
+        received.append(call)
+        return True
+
+    async def act(activation: Any, sink: Any) -> AgentRunResult:
+        decided = [call for call, _ in activation.decisions]
+        if decided == ["c1"]:
+            agent.busy.set()
+            await agent.free.wait()
+        if "c2" in decided:
+            return AgentRunResult(run_id=activation.run_id, response="both decided")
+        tickets = tuple(
+            RunWaitingTicket(ticket_id=call, tool_call_id=call, tool_name="delete", arguments={"path": path})
+            for call, path in calls.items()
+            if call not in decided
+        )
+        return AgentRunResult(
+            run_id=activation.run_id,
+            response="",
+            termination=TerminationReason.suspended(),
+            waiting=RunWaitingState(reason=WaitingReason.TOOL_PERMISSION, tickets=tickets),
+        )
+
+    agent.act, agent.busy = act, asyncio.Event()
+    agent.free.clear()
+    monkeypatch.setattr(agent, "send_decision", receive)
+    gateway, channel = await room.open(agent)
+    await channel.say("delete both")
+    await settled(lambda: len([one for one in channel.said if one.card]) == 2, room.hurry(gateway))
+    first, second = (one.card.buttons[0].value.removeprefix("approve ") for one in channel.said if one.card)
+    await channel.say(f"/approve {first}")
+    await settled(agent.busy.is_set, room.hurry(gateway))
+    await channel.say(f"/approve {second}")
+    await settled(lambda: received, room.hurry(gateway))
+    agent.free.set()
+    await settled(lambda: "both decided" in channel.texts(), room.hurry(gateway))

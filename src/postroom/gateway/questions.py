@@ -202,7 +202,7 @@ def asker_of(thread_id: str) -> str:
 async def answer_run(
     run_queue: Mailbox, thread_id: str, question: Question, decision: ToolCallResume
 ) -> bool:
-    """Pass an answer to the run that asked the question.
+    """Store an answer for the run that asked the question.
 
     Return False if another answer arrived first.
 
@@ -210,9 +210,6 @@ async def answer_run(
         StaleDecision: The question has timed out.
         StoreError: The answer could not be stored. The question stays open.
     """
-    is_final = not decision.held_until  # an active run would read any other answer before it is final
-    if is_final and await run_queue.send_decision_live(question.run_id, question.call_id, decision):
-        return True
     request = RunActivation.new(
         thread_id, [], continue_run_id=question.run_id, decisions=[(question.call_id, decision)]
     )
