@@ -1184,7 +1184,7 @@ class TelegramAdapter(BasePlatformAdapter):
             note = replace_unstorable(await self._inbound.pressed(value))
             shown = note[: self.capabilities.unit.fitting(note, 0, MAX_NOTE_LENGTH)]
             fields = {"callback_query_id": value.press_id, "text": shown}
-            # The press is stored already, so later messages need not wait for the note.
+            # The effect of the press is stored already, so later messages need not wait for the note.
             if not self._tasks.closed:
                 self._tasks.start(self._call("answerCallbackQuery", fields), name="answer a press")
         elif isinstance(value, Moved):

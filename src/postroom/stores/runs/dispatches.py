@@ -256,6 +256,7 @@ class Dispatches(Tables):
     def reclaim(self, dispatch_id: str, *, counts: bool = True) -> RunDispatch | None:
         """Release a claimed dispatch whose lease has expired; return None for any other dispatch.
 
+        If the thread was interrupted after the claim, supersede the dispatch, and return None.
         With `counts`, the lost execution counts as an interruption, or as a failed attempt if interruptions
         have no limit.
         """
