@@ -342,7 +342,9 @@ async def test_the_schema_refuses_what_must_never_be_twice(place: Opened) -> Non
 HISTORY = """
 INSERT INTO inbound_messages (platform, account, chat_id, message_id, session_key, body, status, is_open, received_at,
                         updated_at, revision)
-SELECT 'p', 'a', 'c', 'm' || n, 's', '{}', 'done', 0, n, n, 1 FROM generate_series(1, 5000) n
+SELECT 'p', 'a', 'c', 'm' || n, 's', '{}', 'done', 0, n, n, 1 FROM generate_series(1, 5000) n;
+INSERT INTO chat_conversations (thread_id, session_key, title, created_at, active_at)
+SELECT 't' || n, 's', 'title ' || n, n, n FROM generate_series(1, 5000) n
 """
 READ_WHOLE = {"requests", "counts", "purge"}
 """A few, of all platforms if none is named; and statements that count or remove messages, at long intervals."""
@@ -364,7 +366,7 @@ def plans(dsn: str, schema: str) -> dict[str, str]:
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(f'SET search_path TO "{schema}"')
         connection.execute(HISTORY)
-        connection.execute("ANALYZE inbound_messages")
+        connection.execute("ANALYZE inbound_messages, chat_conversations")
         connection.execute("SET plan_cache_mode = force_generic_plan")
         # What has no index is read whole all the same; a table that is known to be empty is not, then.
         connection.execute("SET enable_seqscan = off")

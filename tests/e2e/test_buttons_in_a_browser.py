@@ -116,21 +116,24 @@ class Person:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[Shop]:
+def server(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> Iterator[RunningServer]:
+    """A server that knows Ana, who uses this browser."""
     folder = tmp_path_factory.mktemp("shop")
     with RunningServer(folder / "data") as running:
         opened = Shop(running, folder / "shop")
         log_in(running, browser, f"/p/{opened.slug}/write", 1440)
         fill(browser, "input[name=name]", "Ana")
         press(browser, "button[value=name]")
-        yield opened
+        yield running
 
 
 @pytest.fixture
-def ana(request: pytest.FixtureRequest, browser: Browser, shop: Shop) -> Iterator[Person]:
-    look = request.param
+def ana(
+    request: pytest.FixtureRequest, browser: Browser, server: RunningServer, tmp_path: Path
+) -> Iterator[Person]:
+    look, shop = request.param, Shop(server, tmp_path / "shop")
     shop.stir(f"src{LOOKS.index(look)}")
-    log_in(shop.server, browser, f"/p/{shop.slug}", look.width)
+    log_in(server, browser, f"/p/{shop.slug}", look.width)
     browser.ask("Emulation.setScriptExecutionDisabled", value=not look.script)
     yield Person(browser, shop, look)
     browser.ask("Emulation.setScriptExecutionDisabled", value=False)
