@@ -52,7 +52,7 @@ def projects(server: RunningServer) -> None:
 def test_the_command_line_says_which_scope_its_token_lacks(server: RunningServer) -> None:
     token = create(server, "shell", "mail:read")
     place = ("-p", FOLDER)
-    read = ended(server, "mail", "inbox", *place, "--as", "Ada", POSTROOM_TOKEN=token)
+    read = ended(server, "mail", "inbox", "-p", OTHER, "--as", "Ada", POSTROOM_TOKEN=token)
     assert (read.returncode, read.stderr) == (0, "No messages.\n")
     for words, missing in (
         (("mail", "send", *place, "--as", "Ada", "--to", "Ada", "--subject", "s", "b"), "mail:send"),
