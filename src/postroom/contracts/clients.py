@@ -61,7 +61,7 @@ EVENTS = {
 }
 """The meaning of each event, keyed by the client and by the client's name for the event.
 
-Codex has no SessionEnd event, so the process that waits for mail reports the end of a session.
+Codex itself has no SessionEnd event. The process of postroom that waits for mail sends this event for Codex.
 """
 
 CLIENT_HEADER = "Postroom-Client"
