@@ -216,5 +216,6 @@ def unexpected(log: list[str]) -> list[str]:
         "errors.InferenceTimeout",
         f"{no_launcher}the process that starts programs ended with exit code -9",
         f"{no_launcher}Broken pipe",
+        f"{no_launcher}Connection reset by peer",
     )
     return [line[:3000] for line in log if "Traceback" in line and not any(one in line for one in expected)]
