@@ -83,14 +83,14 @@ class FakeImap:
     def rebuild(self) -> None:
         """Create the folder again: other numbers, nothing read, and every connection breaks."""
         self.validity += 1
-        self.mails = {uid + 100: Mail(mail.raw, came=mail.came) for uid, mail in self.mails.items()}
+        self.mails = {uid + 100: Mail(mail.raw, came=mail.came) for uid, mail in list(self.mails.items())}
         self.cuts.append("")
 
     def asked(self, word: str) -> list[str]:
         return [one for one in self.commands if one.startswith(word)]
 
     def unread(self) -> list[int]:
-        return [uid for uid, mail in self.mails.items() if not mail.seen]
+        return [uid for uid, mail in list(self.mails.items()) if not mail.seen]
 
     def serve(self, connection: socket.socket) -> None:
         if self.away:
@@ -154,7 +154,7 @@ class FakeImap:
         if command.startswith("SELECT"):
             return f"* {len(self.mails)} EXISTS\r\n* OK [UIDVALIDITY {self.validity}] ok\r\n".encode()
         if command.startswith("UID SEARCH"):
-            found = [uid for uid, mail in self.mails.items() if self._matches(mail, command)]
+            found = [uid for uid, mail in list(self.mails.items()) if self._matches(mail, command)]
             return f"* SEARCH {' '.join(map(str, found))}\r\n".encode()
         if command.startswith("UID STORE"):
             uid = int(command.split()[2])
