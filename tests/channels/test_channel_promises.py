@@ -1146,6 +1146,14 @@ async def test_a_notice_that_arrives_before_its_message_is_shown_appears_with_th
     assert (await stage.driver.conversation())[-1]["note"] == wording.queued(0)
 
 
+@on(WebDriver)
+async def test_the_page_shows_typing_also_before_its_channel_is_connected(stage) -> None:
+    await stage.start()
+    chats, stage.adapter.web_chats = stage.adapter.web_chats, None
+    await stage.adapter.send_typing(stage.driver.chat, {"answers": ["a message of an earlier process"]})
+    stage.adapter.web_chats = chats
+
+
 @on(TelegramDriver, SlackDriver, DiscordDriver, MatrixDriver, WebDriver)
 async def test_the_notice_of_a_message_that_waits_goes_when_the_agent_begins_with_it(stage) -> None:
     await stage.start()

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 from dispatch_room import done
 from gateway_room import Agent, all_answered, at_work, delivery, settled, tried
@@ -195,6 +196,24 @@ async def test_typing_is_shown_from_the_moment_a_message_is_taken(room) -> None:
     await settled(lambda: channel.typed > before + 2, room.hurry(gateway))  # also while it is at work
     agent.free.set()
     await all_answered(room, gateway, 2)
+
+
+async def test_typing_is_shown_again_after_an_attempt_that_failed(room, monkeypatch) -> None:
+    agent, gateway, channel = await room.with_agent(held=True)
+    failing, typing = [StoreUnavailable("away")], channel.send_typing
+
+    async def fails_once(*given: Any, **named: Any) -> None:
+        if "answers" in (given[1] or {}) and failing:
+            raise failing.pop()
+        await typing(*given, **named)
+
+    monkeypatch.setattr(channel, "send_typing", fails_once)
+    await channel.say("one")
+    await settled(lambda: not failing, room.hurry(gateway))
+    before = channel.typed
+    await settled(lambda: channel.typed > before, room.hurry(gateway))
+    agent.free.set()
+    await all_answered(room, gateway, 1)
 
 
 async def test_rows_that_cannot_be_read_go_to_the_dead_letter_queue_and_keep_nobody_waiting(room) -> None:

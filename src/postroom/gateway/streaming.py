@@ -296,7 +296,10 @@ class StreamingPresenter:
 
     async def _typing(self, adapter: BasePlatformAdapter, source: SessionSource, run: RunInChat) -> None:
         while True:
-            await adapter.send_typing(source.chat_id, send_metadata(source, answers=list(run.answers)))
+            try:
+                await adapter.send_typing(source.chat_id, send_metadata(source, answers=list(run.answers)))
+            except PostroomError as error:  # the next attempt follows soon
+                _LOG.info("typing.not_shown", run_id=run.run_id, reason=error.describe())
             await self._timer.sleep(_TYPING_EVERY_MS)
 
     async def _draw(

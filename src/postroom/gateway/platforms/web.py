@@ -1171,7 +1171,9 @@ class WebAdapter(HttpAdapter):
         log = self._logs.get(chat_id)
         if log is not None:
             log.typing(_read_conversation_id(metadata))
-            for message_id in (metadata or {}).get("answers", ()):
+            # after a restart, a run may continue before the channel is connected
+            read = () if self.web_chats is None else (metadata or {}).get("answers", ())
+            for message_id in read:
                 await self._note(chat_id, str(message_id), "")
 
     async def send_card(self, chat_id: str, card: Card, metadata: Metadata | None = None) -> SendResult:
