@@ -119,7 +119,7 @@ class Relay(EffectPerformer):
         self._store = store
         self._is_exclusive = is_exclusive
         self._tasks = Tasks("relay")
-        self._tokens: dict[str, str] = {}
+        self._claims: dict[str, OutboxMessage] = {}
         """The newest claim of each effect that is being performed, keyed by the id of the effect."""
         self._claiming = asyncio.Lock()
         self._under_way: dict[Place, int] = {}
@@ -144,7 +144,7 @@ class Relay(EffectPerformer):
 
         Failures of the store are logged and retried.
         """
-        if self._is_exclusive and not self._tokens:
+        if self._is_exclusive and not self._claims:
             await self._surviving(self._release)
         self._serving = asyncio.get_running_loop(), stopping
         self._store.changes.performer = self
@@ -160,7 +160,7 @@ class Relay(EffectPerformer):
                 async with asyncio.timeout(GRACE.total_seconds()):
                     await self._tasks.settled()
             except TimeoutError:
-                _LOG.warning("relay.not_all_performed", under_way=len(self._tokens))
+                _LOG.warning("relay.not_all_performed", under_way=len(self._claims))
             finally:
                 self._serving = None
                 self._gathered.clear()
@@ -230,7 +230,7 @@ class Relay(EffectPerformer):
             StoreError: The outbox could not be read.
         """
         before = self._performed
-        while await self._round(gathers=False) or self._tokens or self._gathered:
+        while await self._round(gathers=False) or self._claims or self._gathered:
             self._start_batches()
             await self._tasks.settled()
         return self._performed - before
@@ -257,7 +257,7 @@ class Relay(EffectPerformer):
 
         With `target`, only effects of this target become due. The caller must have the lease of the work.
         """
-        own = (*self._tokens, *(row.outbox_id for rows in self._gathered.values() for row in rows))
+        own = (*self._claims, *(row.outbox_id for rows in self._gathered.values() for row in rows))
         await self._store.write(lambda tx: tx.outbox.release((kind,), target=target, besides=own))
         self.hint()
 
@@ -319,30 +319,28 @@ class Relay(EffectPerformer):
         return handler.at_once
 
     def _begin(self, rows: Sequence[OutboxMessage]) -> None:
-        groups: dict[tuple[str, str, str | None], list[OutboxMessage]] = {}
+        groups: dict[tuple[str, str, str], list[OutboxMessage]] = {}
         for row in rows:
-            if (
-                row.outbox_id not in self._tokens
-            ):  # otherwise the lease expired during the work, and the claim is renewed
-                groups.setdefault((row.kind, row.target, row.order_key), []).append(row)
-            self._tokens[row.outbox_id] = row.claim_token or ""
-        for (kind, target, _), group in groups.items():
+            if row.outbox_id not in self._claims:  # otherwise `_end` continues with the new claim
+                group = "" if self.handlers[row.kind].together else row.outbox_id
+                groups.setdefault((row.kind, row.target, group), []).append(row)
+            self._claims[row.outbox_id] = row
+        for (kind, target, _), batch in groups.items():
             place = kind, target
-            self._under_way[place] = self._under_way.get(place, 0) + len(group)
-            self._tasks.start(self._serve(place, group), name=f"{kind} {target}")
+            self._under_way[place] = self._under_way.get(place, 0) + len(batch)
+            self._tasks.start(self._serve(place, batch), name=f"{kind} {target}")
 
     async def _serve(self, place: Place, rows: Sequence[OutboxMessage]) -> None:
         """Perform effects, and notify the relay if more effects of the target may be due."""
         handler, is_looked_for = self.handlers[place[0]], True
         room = self._rooms.setdefault(place, asyncio.Semaphore(handler.at_once))
         try:
-            batches = [rows] if handler.together else [[row] for row in rows]
             async with room:  # one commit may have stored more effects
-                performed = [await self._perform(place, handler, batch) for batch in batches]
-            is_looked_for = not all(performed) or self._under_way[place] >= handler.at_once
+                is_performed = await self._perform(place, handler, rows)
+            is_looked_for = not is_performed or self._under_way[place] >= handler.at_once
         finally:
             for row in rows:
-                self._tokens.pop(row.outbox_id, None)
+                self._claims.pop(row.outbox_id, None)
             self._under_way[place] -= len(rows)
             if not self._under_way[place]:
                 del self._under_way[place], self._rooms[place]
@@ -382,8 +380,7 @@ class Relay(EffectPerformer):
         self, place: Place, handler: Handler, rows: Sequence[OutboxMessage], outcome: Outcome
     ) -> int:
         """Write the outcome of effects, with the rows of their handler."""
-        ids = [row.outbox_id for row in rows]
-        tokens = [self._tokens[value] for value in ids]
+        claims = [self._claims[row.outbox_id] for row in rows]
         lock, also = line_lock(*place), outcome.also
         rest = 0 if isinstance(outcome, Performed) else self._rest(place, handler, rows, outcome)
 
@@ -391,22 +388,27 @@ class Relay(EffectPerformer):
             tx.lock(*sorted({lock, *(also.locks if also else ())}))
             if also is not None:
                 also.change(tx)
-            return _write_outcome(tx, rows, tokens, outcome, rest)
+            return _write_outcome(tx, claims, outcome, rest)
 
         def change_again(tx: Transaction) -> int:
             tx.lock(lock)
-            return _write_outcome(tx, rows, renewed, outcome, rest)
+            return _write_outcome(tx, renewed, outcome, rest)
 
         done = await self._store.write(change, key=lock)
-        if done < len(ids):
-            async with self._claiming:  # the claim of this process has renewed the tokens by then
-                renewed = [self._tokens[value] for value in ids]
-            if renewed != tokens:
+        if done < len(rows):
+            async with self._claiming:  # if the lease expired, this process has renewed the claim by then
+                renewed = [self._claims[row.outbox_id] for row in rows]
+            if renewed != claims:
                 done += await self._store.write(change_again, key=lock)
+                claims = renewed
         if isinstance(outcome, Performed):
             self._performed += done
-            if done < len(ids):
+            if done < len(rows):
                 _LOG.warning("effect.lease_ended_before_its_end", kind=place[0], target=place[1])
+        else:  # an effect may be due, and claimed again, before the store has answered
+            newest = [self._claims[row.outbox_id] for row in rows]
+            again = [row for row, ended in zip(newest, claims, strict=True) if row != ended]
+            asyncio.get_running_loop().call_soon(self.begin, again)  # after `_serve` has ended
         return done
 
     def _rest(
@@ -426,11 +428,9 @@ class Relay(EffectPerformer):
         return rest
 
 
-def _write_outcome(
-    tx: Transaction, rows: Sequence[OutboxMessage], tokens: Sequence[str], outcome: Outcome, rest: int
-) -> int:
+def _write_outcome(tx: Transaction, rows: Sequence[OutboxMessage], outcome: Outcome, rest: int) -> int:
     """Write the outcome of effects that are still claimed; return the number of these effects."""
-    ids = [row.outbox_id for row in rows]
+    ids, tokens = [row.outbox_id for row in rows], [row.claim_token or "" for row in rows]
     if isinstance(outcome, Performed):
         done = tx.outbox.ack(ids, tokens, keyed=rows[0].dedupe_key is not None)
         tx.outbox.call_next(rows)

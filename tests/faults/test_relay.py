@@ -301,6 +301,65 @@ async def test_an_effect_whose_claim_is_renewed_as_it_ends_ends_once(
     assert left == ([] if isinstance(outcome, Performed) else [(OutboxStatus.PENDING, 2, "no")])
 
 
+class SlowAnswer:
+    """A store that answers the end of a failed effect only after the effect has been claimed again."""
+
+    def __init__(self, store: SqlStore) -> None:
+        self._store = store
+        self.clock, self.changes, self.read = store.clock, store.changes, store.read
+        self.claims = 0
+        self.ended, self.claimed_again = asyncio.Event(), asyncio.Event()
+
+    async def write(self, change: Any, *, key: str = "") -> Any:
+        done = await self._store.write(change, key=key)
+        if key == line_lock(KIND, TARGET) and not self.ended.is_set():
+            self.ended.set()
+            await self.claimed_again.wait()
+        elif isinstance(done, list):
+            self.claims += len(done)
+            if self.claims == 2:
+                asyncio.get_running_loop().call_soon(self.claimed_again.set)
+        return done
+
+
+async def test_an_effect_that_is_claimed_again_before_its_failure_is_answered_is_performed(
+    store: SqlStore, clock: ManualClock
+) -> None:
+    outcomes = [NotPerformed(error="no"), Performed()]
+    handler, slow = FakeHandler(act=lambda row: outcomes.pop(0)), SlowAnswer(store)
+    relay = Relay(slow, {KIND: handler})  # type: ignore[arg-type]
+    await put(store, 1)
+    async with serving(relay):
+        await slow.ended.wait()
+        clock.advance(timedelta(seconds=1))
+        relay.hint()
+        await until(lambda: handler.given == [1, 1])
+    assert (slow.claims, (await backlog(store)).waiting) == (2, 0)
+
+
+async def test_an_effect_that_fails_does_not_wait_for_other_effects_without_an_order(
+    store: SqlStore, clock: ManualClock
+) -> None:
+    free = asyncio.Event()
+
+    async def acts(row: OutboxMessage) -> Outcome:
+        if row.payload["n"] == 2:
+            await free.wait()
+        return Performed() if row.attempt_count == 2 or row.payload["n"] == 2 else NotPerformed(error="no")
+
+    handler = FakeHandler(act=acts)
+    relay = Relay(store, {KIND: handler})
+    await put(store, 1, 2)
+    async with serving(relay):
+        while not (await rows(store))[0].last_error:
+            await asyncio.sleep(0)
+        clock.advance(timedelta(seconds=1))
+        relay.hint()
+        await until(lambda: handler.given.count(1) == 2)
+        free.set()
+    assert (await backlog(store)).waiting == 0
+
+
 async def test_a_clock_that_is_set_back_keeps_nothing_waiting_that_was_not_delayed(
     store: SqlStore, clock: ManualClock
 ) -> None:
