@@ -38,7 +38,7 @@ from postroom.contracts.runs import (
     TerminationReason,
     WaitingReason,
 )
-from postroom.dispatch.config import MailboxConfig
+from postroom.dispatch.config import RECLAIM_PAGE, MailboxConfig
 from postroom.testing.run_faults import with_parts
 
 ASKS = RunWaitingState(reason=WaitingReason.USER_INPUT, message="waiting for user")
@@ -184,6 +184,21 @@ async def test_reclaim_dead_letter_marks_run_error(room):
     assert run.dispatch_id == queued.dispatch_id
     assert operations(mailbox, "mark_run_dead_letter") == runs_ended(mailbox, "dead_letter") == 1
     assert executor.run_count == 0
+
+
+async def test_a_sweep_continues_after_a_page_of_expired_claims_whose_threads_were_interrupted(room):
+    mailbox = room.mailbox(Counting())
+    for number in range(RECLAIM_PAGE):
+        await enqueue_prepared_dispatch(mailbox, room.stores, f"t{number}", "interrupted")
+        await claimed_by_the_dead(room, f"t{number}")
+        await room.stores.dispatches.interrupt(f"t{number}")
+    room.passes(milliseconds=1)
+    last = await enqueue_prepared_dispatch(mailbox, room.stores, "u", "lost")
+    await claimed_by_the_dead(room, "u")
+    room.passes(milliseconds=101)
+    await mailbox.run_sweep()
+    await mailbox.settled()
+    assert (await room.row(last)).status is ACKED
 
 
 async def test_sweep_reconciles_dead_letter_dispatch_after_crash(room):

@@ -635,5 +635,5 @@ async def test_a_question_that_nobody_answered_in_time_ends_with_the_same_words_
     [_, asking, *_] = await room.messages()
     reply = {"project_key": PROJECT, "sender_name": "Ada", "message_id": asking.id, "body_md": "yes"}
     late = await room.mail.call("reply_message", reply)
-    assert f'Nobody answered question {number}{means}: "{answer}"' in str(late)
+    assert f'because nobody answered question {number}{means}: "{answer}"' in str(late)
     assert await logged(room, number) == ["question.asked", "question.answered"]

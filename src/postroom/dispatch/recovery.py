@@ -123,10 +123,9 @@ class Recovery:
         """Release expired leases, and publish the resulting events."""
         core, reclaimed = self._core, list[RunDispatch]()
         while overdue := await core.store.read(lambda tx: tx.runs.dispatches.overdue(RECLAIM_PAGE)):
-            here, count = self._dispatcher.claim_tokens(), len(reclaimed)
-            for expired in overdue:
-                if expired.claim_token in here:  # a clock was set forward, so renew the claim
-                    continue
+            here = self._dispatcher.claim_tokens()  # a clock was set forward, so these claims are renewed
+            lost = [expired for expired in overdue if expired.claim_token not in here]
+            for expired in lost:
                 row = await core.observed("reclaim", self._release_lease(expired))
                 if row is None:
                     continue
@@ -135,7 +134,7 @@ class Recovery:
                     await self._events.dispatch_happened(
                         "RunRescheduled", row, reason="expired_lease_reclaimed"
                     )
-            if len(overdue) < RECLAIM_PAGE or len(reclaimed) == count:
+            if len(overdue) < RECLAIM_PAGE or not lost:
                 break
         return reclaimed
 

@@ -253,7 +253,7 @@ def why_late(tx: RecordReads, message: Message, slug: str, name: str, *, is_for_
         )
         if one.is_answer and decision.by == NOBODY:
             means = unanswered(decision.approved, f" question {number}")
-            told.append(f"{means}: {quoted(decision.reason or '')}")
+            told.append(f"{means[0].lower()}{means[1:]}: {quoted(decision.reason or '')}")
             continue
         if decision.by == NOBODY:
             told.append(f"question {number} was closed: {answer}")
