@@ -904,9 +904,9 @@ class Completion:
         )
 
     def reclaimed_in(self, tx: Transaction, dispatch_id: str) -> tuple[RunDispatch, RunRecord | None] | None:
-        """Release a dispatch with an expired lease; return None if the lease has not expired.
+        """Release a dispatch with an expired lease; return None for any other dispatch.
 
-        The caller locks the thread.
+        A dispatch of an interrupted thread is superseded, and None is returned. The caller locks the thread.
         """
         row = tx.runs.dispatches.reclaim(
             dispatch_id, counts=cancelled_by(commands_in(tx, dispatch_id)) is None

@@ -66,7 +66,7 @@ POLL = timedelta(seconds=5)
 AFTER_FAILURE = timedelta(seconds=1)
 BY: Final = "runner"
 MAX_AT_ONCE: Final = 32
-"""Maximum number of agents that the change which stores a message wakes. Rounds wake further agents.
+"""Maximum number of threads of runs that the change which stores a message locks. Rounds wake further agents.
 
 There is a limit, because other changes must wait in the meantime.
 """
