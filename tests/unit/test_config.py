@@ -1,12 +1,14 @@
 """Settings: the sources of values, refusals, and their words."""
 
 import json
+import re
 import stat
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+import postroom
 from postroom.app import places
 from postroom.app.config import SETTINGS, explain, load_settings
 from postroom.contracts.errors import ConfigError
@@ -206,6 +208,11 @@ def test_names_that_clients_and_runs_use_are_no_settings_and_no_mistakes(home: d
     told = {"POSTROOM_THREAD": "t", "POSTROOM_RUN": "r", "POSTROOM_DISPATCH": "d"}
     told |= {"POSTROOM_AGENT": "Bo", "POSTROOM_PROJECT": "harbour", "POSTROOM_STEERING": "/tmp/s"}
     told |= {"POSTROOM_TOKEN": "prm_x", "POSTROOM_URL": "http://x", "POSTROOM_AGENT_TOKEN": "pra_x"}
+    told |= {"POSTROOM_GUARD": "warn", "POSTROOM_STALE": "block", "POSTROOM_OUTBOX": "/tmp/o"}
+    texts = (file.read_text(encoding="utf-8") for file in Path(postroom.__file__).parent.rglob("*.py"))
+    named = {name for text in texts for name in re.findall(r'"(POSTROOM_[A-Z_]+)"', text)}
+    of_the_server = {"POSTROOM_CONFIG", *(f"POSTROOM_{name.upper()}" for name in SETTINGS)}
+    assert named - of_the_server <= told.keys(), "each other name that the code uses is tried here"
     settings = load_settings(environment=home | told | {"PATH": "/bin"})
     assert settings.port == 8765
     with pytest.raises(AttributeError):

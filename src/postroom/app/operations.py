@@ -534,7 +534,8 @@ _RUNS: Final = _of(
     _named(
         "list_runs",
         "List the runs of agents: open runs, then recently ended runs.\n\n"
-        "Without a project the open and failed runs of chats are listed, too.",
+        "Without a project the open and failed runs of chats are listed, too. The answer also contains the "
+        "messages that wait for the next run.",
         OfProject,
         list_runs,
         "GET /admin/runs",

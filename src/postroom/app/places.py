@@ -24,12 +24,14 @@ CLIENT_NAMES: Final = (
     "POSTROOM_AGENT_TOKEN",
     "POSTROOM_CONFIG",
     "POSTROOM_GUARD",
+    "POSTROOM_STALE",
     "POSTROOM_TOKEN",
     "POSTROOM_URL",
 )
 """The variables with postroom's prefix that only clients read, and not the server."""
 RUN_NAMES: Final = (
     "POSTROOM_DISPATCH",
+    "POSTROOM_OUTBOX",
     "POSTROOM_PROJECT",
     "POSTROOM_RUN",
     "POSTROOM_STEERING",

@@ -26,7 +26,8 @@ Paths = Annotated[
     typer.Argument(metavar="PATH", help="Paths relative to the project, such as src/**, or port:8080."),
 ]
 SomePaths = Annotated[
-    list[str] | None, typer.Argument(metavar="PATH", help="Show only reservations within these paths.")
+    list[str] | None,
+    typer.Argument(metavar="PATH", help="Only the reservations of these paths, and below them."),
 ]
 Ids = Annotated[
     list[int] | None,
