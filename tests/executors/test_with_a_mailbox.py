@@ -1,6 +1,7 @@
 """Programs with a real mailbox, over every store: the handling of an answer, a failure and a lost lease."""
 
 import asyncio
+import select
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest_asyncio
 from conformance import run_backends
 from dispatch_room import dispatch_that
 from executors.room import DEAF, FORKING, HANG, SERVER, OneRunner, lives, script, shown
+from machine import PATIENCE
 from postroom.contracts.activation import BusyPolicy, RunActivation
 from postroom.contracts.dispatch import RunDispatch, RunDispatchStatus
 from postroom.contracts.errors import StaleClaim, VersionConflict
@@ -32,6 +34,7 @@ from postroom.dispatch.config import MailboxConfig
 from postroom.dispatch.mailbox import Mailbox
 from postroom.executors.command import CommandExecutor, CommandLimits
 from postroom.executors.command.executor import KEY
+from postroom.executors.processes import process_runner
 from postroom.stores.runs.ports import RunStores
 from postroom.testing import ManualClock
 
@@ -204,6 +207,29 @@ async def test_a_program_that_was_ended_at_its_deadline_is_interrupted_and_has_n
     assert (row.attempt_count, row.interruption_count) == (0, 1)
     await dispatch_that(application.stores, submitted.dispatch_id, lambda row: row.status.is_terminal)
     assert await application.texts() == ["go", "done\n"]
+
+
+async def test_a_program_that_ends_before_the_server_looks_has_its_own_exit_code(
+    application: Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow server tells the shim a new deadline after the shim has reported the end and has gone."""
+
+    def started_slowly(*given: Any, **named: Any) -> process_runner.Started:
+        program = started(*given, **named)
+        over = select.poll()
+        over.register(program.control, select.POLLHUP)
+        assert over.poll(PATIENCE * 1_000)
+        return program
+
+    started = process_runner.started
+    monkeypatch.setattr(process_runner, "started", started_slowly)
+    mailbox = application.open(script("tell('done')"))
+    application.executor.process_runner.hold(3_600_000)
+    submitted = await mailbox.submit_background(RunActivation.new("t", ["go"], agent_id="Ada"))
+    row = await dispatch_that(
+        application.stores, submitted.dispatch_id, lambda row: row.attempt_count > 0 or row.status.is_terminal
+    )
+    assert (row.status, row.attempt_count, row.last_error) == (RunDispatchStatus.ACKED, 0, None)
 
 
 async def test_an_interrupt_ends_the_program_and_the_next_run_begins(

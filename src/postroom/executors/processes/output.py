@@ -1,8 +1,10 @@
 """Handles a program's output in limited memory: keeps its end, splits it into lines, and streams it."""
 
 import asyncio
+import socket
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import IO, Final
@@ -252,7 +254,9 @@ class StdinWriter(asyncio.Protocol):
 class Control(asyncio.Protocol):
     """The server's end of the control socket of a shim (see `shim.py`)."""
 
-    def __init__(self) -> None:
+    def __init__(self, end: socket.socket) -> None:
+        """Create the protocol of the socket `end`, which must not block."""
+        self._end = end
         self.exited, self.gone = asyncio.Event(), asyncio.Event()
         """Events that report the end of the program.
 
@@ -278,9 +282,13 @@ class Control(asyncio.Protocol):
             self._transport = transport
 
     def say(self, line: str) -> None:
-        """Send a line to the shim; do nothing if the shim has ended."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(f"{line}\n".encode())
+        """Send a line to the shim; do nothing if the shim has ended, or is frozen and the socket full.
+
+        The transport must not send the line. If the shim has ended, the transport would close the socket and
+        lose what the shim has reported last, such as the program's exit code.
+        """
+        with suppress(OSError):
+            self._end.send(f"{line}\n".encode())
 
     def close(self) -> None:
         """Close the socket, which makes the shim kill all remaining processes."""

@@ -674,7 +674,7 @@ class Program:
         if self._work.active.stop.is_ending:
             return None
         program = await asyncio.to_thread(self._start, launch)
-        control, tasks = Control(), Tasks("command")
+        control, tasks = Control(program.control), Tasks("command")
         try:
             control.data_received(program.said)
             await asyncio.get_running_loop().create_unix_connection(lambda: control, sock=program.control)
