@@ -407,8 +407,8 @@ class Relay(EffectPerformer):
                 _LOG.warning("effect.lease_ended_before_its_end", kind=place[0], target=place[1])
         else:  # an effect may be due, and claimed again, before the store has answered
             newest = [self._claims[row.outbox_id] for row in rows]
-            again = [row for row, ended in zip(newest, claims, strict=True) if row != ended]
-            asyncio.get_running_loop().call_soon(self.begin, again)  # after `_serve` has ended
+            if again := [row for row, ended in zip(newest, claims, strict=True) if row != ended]:
+                asyncio.get_running_loop().call_soon(self.begin, again)  # after `_serve` has ended
         return done
 
     def _rest(

@@ -27,7 +27,7 @@ Paths = Annotated[
 ]
 SomePaths = Annotated[
     list[str] | None,
-    typer.Argument(metavar="PATH", help="Only the reservations of these paths, and below them."),
+    typer.Argument(metavar="PATH", help="Only the reservations of these paths and of paths below them."),
 ]
 Ids = Annotated[
     list[int] | None,

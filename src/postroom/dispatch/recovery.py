@@ -123,7 +123,7 @@ class Recovery:
         """Release expired leases, and publish the resulting events."""
         core, reclaimed = self._core, list[RunDispatch]()
         while overdue := await core.store.read(lambda tx: tx.runs.dispatches.overdue(RECLAIM_PAGE)):
-            here = self._dispatcher.claim_tokens()  # a clock was set forward, so these claims are renewed
+            here = self._dispatcher.claim_tokens()  # after a clock was set forward, these claims are renewed
             lost = [expired for expired in overdue if expired.claim_token not in here]
             for expired in lost:
                 row = await core.observed("reclaim", self._release_lease(expired))
