@@ -202,7 +202,8 @@ async def _page(trace: Trace, folder: Path, *, of_run: bool) -> None:
     async with room.browser() as browser:
         (await browser.get(address)).raise_for_status()
         await settled()
-        await room.runs.mailbox.aclose(timedelta(0))  # on a busy machine it would look for work during the count
+        # On a busy machine, the mailbox would look for work during the count.
+        await room.runs.mailbox.aclose(timedelta(0))
         with trace.counting():
             answer = await browser.get(address)
         answer.raise_for_status()
