@@ -29,7 +29,7 @@ def balanced(servers: Sequence[Address], folder: Path, *, host: str) -> Iterator
     environment = {
         **plain_environment(folder),
         "SITE": f"http://:{address[1]}",
-        "POSTROOM_SERVERS": " ".join(f"{one}:{port}" for one, port in servers),
+        "SERVERS": " ".join(f"{one}:{port}" for one, port in servers),
     }
     with (folder / "caddy.log").open("wb") as log:
         words = ["caddy", "run", "--adapter", "caddyfile", "--config", str(CADDYFILE)]

@@ -46,7 +46,7 @@ def test_every_variable_is_a_setting() -> None:
 def test_the_proxy_sends_to_every_server_at_the_port_of_the_image() -> None:
     [port] = re.findall(r"^EXPOSE (\d+)$", DOCKERFILE, re.MULTILINE)
     assert int(port) == Settings().port
-    addresses = COMPOSE["services"]["caddy"]["environment"]["POSTROOM_SERVERS"]
+    addresses = COMPOSE["services"]["caddy"]["environment"]["SERVERS"]
     assert addresses.split() == [f"{name}:{port}" for name in SERVERS]
 
 

@@ -42,8 +42,11 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
 
     Every path is `/`, or is below `/chats`, `/find`, `/p`, `/push`, `/attachments`, `/previews` or `/static`.
     """
-    site, works = Site(store=store, clock=clock), list[BaseRoute]()
-    if services is not None:
+    site = Site(store=store, clock=clock)
+    works: list[BaseRoute]
+    if services is None:
+        works = [site.route("/", projects)]
+    else:
         site = working = WorkingSite(store=store, clock=clock, services=services)
         works = [
             working.route("/", home, _FORM),
@@ -62,7 +65,6 @@ def page_routes(store: SqlStore, *, clock: Clock, services: PageServices | None 
         ]
     return [
         *works,
-        site.route("/", projects),
         site.route("/find", find),
         site.route("/p", _nowhere),
         site.route("/p/{slug}", control_room),
