@@ -226,7 +226,10 @@ class _Reader:
         children: list[Child] = []
         tail = self.at
         while True:
-            tail = self._skip_comments(tail)
+            begin = self.at
+            self.skip()
+            if passed := self._text[begin : self.at].rstrip(" \t\r\n"):
+                tail = begin + len(passed)  # the end of the last comment
             if self._text.startswith(closing, self.at):
                 break
             if children and children[-1].comma is None:
@@ -235,15 +238,6 @@ class _Reader:
             tail = self.at
         self.at += 1
         return tuple(children), tail
-
-    def _skip_comments(self, tail: int) -> int:
-        """Skip whitespace and comments; return where the last comment ends, or `tail` if there is none."""
-        begin = self.at
-        self.skip()
-        if self.at == begin:
-            return tail
-        passed = self._text[begin : self.at].rstrip(" \t\r\n")
-        return begin + len(passed) if passed else tail
 
     def _child(self, opening: str, depth: int) -> Child:
         start, key = self.at, ""

@@ -186,19 +186,13 @@ class Leases:
         for name in sorted(before ^ self._held.keys()):
             log("lease.taken" if name in self._held else "lease.lost", name=name)
         for name in sorted(self._held.keys() - before):
-            await self._take_over(name)
+            try:
+                if name in self._taken_over:
+                    await self._taken_over[name]()
+            except StoreError as error:
+                # the unfinished work is recovered when the other server's lease expires
+                _LOG.warning("lease.nothing_taken_over", name=name, reason=error.describe())
         return self._store.clock.now() < until
-
-    async def _take_over(self, name: str) -> None:
-        try:
-            if name in self._taken_over:
-                await self._taken_over[name]()
-        except StoreError as error:  # the unfinished work is recovered when the other server's lease expires
-            _LOG.warning("lease.nothing_taken_over", name=name, reason=error.describe())
-
-    def _is_forgotten(self, lease: Lease, now: int) -> bool:
-        is_over = lease.until + milliseconds(_SERVERS_KEPT) <= now
-        return lease.name.startswith(SERVER) and (is_over or lease.holder in self.gone)
 
     def _take(self, tx: Transaction, *, names: frozenset[str]) -> dict[str, int]:
         """Renew held leases, acquire free leases, and return the fences of both."""
@@ -207,7 +201,12 @@ class Leases:
         by_name = {lease.name: lease for lease in tx.leases.listed()}
         mine = {name for name in names & by_name.keys() if _is_holder(by_name[name], self.holder, now)}
         tx.leases.renew(mine, until)
-        if gone := [name for name, lease in by_name.items() if self._is_forgotten(lease, now)]:
+        kept_since = now - milliseconds(_SERVERS_KEPT)
+        if gone := [
+            name
+            for name, lease in by_name.items()
+            if name.startswith(SERVER) and (lease.until <= kept_since or lease.holder in self.gone)
+        ]:
             tx.leases.remove(gone)
         fences = {name: by_name[name].fence for name in mine}
         for name in sorted(names - mine):

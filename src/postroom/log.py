@@ -72,34 +72,23 @@ class Logger:
         if not self._logger.isEnabledFor(level):
             return
         trace = facts.pop("exc_info", None)
-        if not _add_error(level, facts):
-            return
+        error, reason = sys.exception(), facts.get("reason")
+        if (
+            isinstance(error, PostroomError)
+            and isinstance(reason, str)
+            and ((error.message and error.message in reason) or reason == type(error).__name__)
+        ):
+            if error.is_told and level == logging.WARNING and facts.keys() <= _SAYS_NO_MORE:
+                return  # the line would only repeat an earlier line
+            facts.setdefault("code", error.code)
+            if error.remedy:
+                facts.setdefault("remedy", error.remedy)
         self._logger.log(level, LogLine(event, facts), exc_info=trace, stacklevel=_CALLER)
 
 
 def get_logger(name: str) -> Logger:
     """Return the logger of a module."""
     return Logger(name)
-
-
-def _add_error(level: int, facts: dict[str, Any]) -> bool:
-    """Add the code and the remedy of the current exception to the facts of a log line.
-
-    Return False if the line would only repeat an earlier line.
-    """
-    error, reason = sys.exception(), facts.get("reason")
-    if not (isinstance(error, PostroomError) and isinstance(reason, str) and _has_reason(error, reason)):
-        return True
-    if error.is_told and level == logging.WARNING and facts.keys() <= _SAYS_NO_MORE:
-        return False
-    facts.setdefault("code", error.code)
-    if error.remedy:
-        facts.setdefault("remedy", error.remedy)
-    return True
-
-
-def _has_reason(error: PostroomError, reason: str) -> bool:
-    return bool(error.message and error.message in reason) or reason == type(error).__name__
 
 
 def bound_facts() -> Mapping[str, Any]:

@@ -143,7 +143,13 @@ def to_html(
         if style in _ALIGNMENTS:
             token.attrs["class"] = _ALIGNMENTS[str(style)]
     for item, _, inline in zip(tokens, tokens[1:], tokens[2:], strict=False):
-        _mark_task(item, inline)
+        # Replace the check box of a task by a character that shows whether the task is done.
+        first = inline.children[0] if inline.children else None
+        if item.type != "list_item_open" or inline.type != "inline" or first is None or first.type != "text":
+            continue
+        if box := _TASK.match(first.content):
+            first.content = ("☐" if box[1] == " " else "☑") + first.content[box.end() :]
+            item.attrs["class"] = "task"
     return nh3.clean(
         PARSER.renderer.render(_deep_ones_scroll(tokens), PARSER.options, env),
         tags=_TAGS,
@@ -190,7 +196,13 @@ class Markdown:
         }
         keys = {number: _key(*item) for number, item in given_fields.items()}
         missing = {key: given_fields[number] for number, key in keys.items() if key not in self._results}
-        made = await self._make(list(missing.values()))
+        if sum(len(_bytes(text)) for text, *_ in missing.values()) <= INLINE_LIMIT:
+            made = [_body(*item, self._headings) for item in missing.values()]
+        else:
+            async with self._one_renders:
+                made = await asyncio.to_thread(
+                    lambda: [_body(*item, self._headings) for item in missing.values()]
+                )
         fresh = dict(zip(missing, made, strict=True))
         bodies = {number: fresh[key] if key in fresh else self._results[key] for number, key in keys.items()}
         for number, key in keys.items():
@@ -203,12 +215,6 @@ class Markdown:
                 _, oldest = self._results.popitem(last=False)
                 self._held -= len(oldest.html)
         return bodies
-
-    async def _make(self, texts: Sequence[tuple[str, Pictures, References]]) -> list[Body]:
-        if sum(len(_bytes(text)) for text, *_ in texts) <= INLINE_LIMIT:
-            return [_body(*text, self._headings) for text in texts]
-        async with self._one_renders:
-            return await asyncio.to_thread(lambda: [_body(*text, self._headings) for text in texts])
 
 
 def _body(text: str, pictures: Pictures, references: References, headings: Mapping[str, str]) -> Body:
@@ -316,16 +322,6 @@ class _WebAddresses:
 
     def match(self, text: str) -> list[_Address]:
         return [_Address(match.start(), match.end(), match[0]) for match in _ADDRESS.finditer(text)]
-
-
-def _mark_task(item: Token, inline: Token) -> None:
-    """Replace the check box of a task by a character that shows whether the task is done."""
-    first = inline.children[0] if inline.children else None
-    if item.type != "list_item_open" or inline.type != "inline" or first is None or first.type != "text":
-        return
-    if box := _TASK.match(first.content):
-        first.content = ("☐" if box[1] == " " else "☑") + first.content[box.end() :]
-        item.attrs["class"] = "task"
 
 
 def _allowed_attribute(

@@ -196,7 +196,9 @@ class Budget:
         limits = self.limits
         if not limits:
             raise ConfigError(
-                "a budget needs at least one limit", value=str(self.per), remedy=f"set {_measures_text()}"
+                "a budget needs at least one limit",
+                value=str(self.per),
+                remedy=f"set {', '.join(_MEASURES[:-1])} or {_MEASURES[-1]}",
             )
         for name, limit in limits.items():
             refuse_no_number(f"`{name}` of a budget", limit, least=0)
@@ -276,7 +278,3 @@ def _midnight(day: date, zone: str) -> datetime:
 @cache
 def _zone(name: str) -> tzinfo:
     return UTC if name == "UTC" else ZoneInfo(name)
-
-
-def _measures_text() -> str:
-    return f"{', '.join(_MEASURES[:-1])} or {_MEASURES[-1]}"

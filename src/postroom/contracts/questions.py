@@ -294,7 +294,19 @@ def _read(asked: Asked, given: Json) -> tuple[dict[str, Json], str]:
             return {"choice": chosen}, chosen
         case QuestionKind.TEXT:
             return _read_text(given)
-    values = _values(asked.fields, given)
+    typed = _parse_typed_form(asked.fields, given) if isinstance(given, str) else given
+    if not isinstance(typed, Mapping):
+        raise _Misfit(f"{_abbreviate(given)} is not a form")
+    if unknown := [name for name in typed if name not in {field.name for field in asked.fields}]:
+        raise _Misfit(f"the form has no field {_abbreviate(unknown[0])}")
+    values: dict[str, Json] = {}
+    for field in asked.fields:
+        value = typed.get(field.name)
+        if value is None or (isinstance(value, str) and is_blank(value)):
+            if field.is_required:
+                raise _Misfit(f"the field {field.name} is missing")
+            continue
+        values[field.name] = _value(field, value)
     return {"values": values}, json.dumps(values, ensure_ascii=False)
 
 
@@ -323,23 +335,6 @@ def _choice(choices: Sequence[str], given: Json) -> str | None:
     if chosen is None and text.isascii() and text.isdigit() and 0 < int(text[:3]) <= len(choices):
         chosen = choices[int(text[:3]) - 1]
     return chosen
-
-
-def _values(fields: Sequence[FormField], given: Json) -> dict[str, Json]:
-    typed = _parse_typed_form(fields, given) if isinstance(given, str) else given
-    if not isinstance(typed, Mapping):
-        raise _Misfit(f"{_abbreviate(given)} is not a form")
-    if unknown := [name for name in typed if name not in {field.name for field in fields}]:
-        raise _Misfit(f"the form has no field {_abbreviate(unknown[0])}")
-    values: dict[str, Json] = {}
-    for field in fields:
-        value = typed.get(field.name)
-        if value is None or (isinstance(value, str) and is_blank(value)):
-            if field.is_required:
-                raise _Misfit(f"the field {field.name} is missing")
-            continue
-        values[field.name] = _value(field, value)
-    return values
 
 
 def _parse_typed_form(fields: Sequence[FormField], text: str) -> Json:

@@ -11,7 +11,11 @@ MAX_WAIT_MS = 24 * 60 * 60 * 1000
 def retry_after_ms(headers: Mapping[str, str], *, now: int) -> int | None:
     """Return the retry delay that HTTP response headers request, in milliseconds, or None."""
     for name, unit in (("retry-after-ms", 1), ("retry-after", 1_000)):
-        if (text := headers.get(name)) and (number := _number(text)) is not None:
+        try:
+            number = float(headers.get(name) or "nan")
+        except ValueError:
+            continue
+        if not math.isnan(number):
             return _clamp_wait(number * unit)
     try:
         moment = parsedate_to_datetime(headers.get("retry-after", ""))
@@ -19,14 +23,6 @@ def retry_after_ms(headers: Mapping[str, str], *, now: int) -> int | None:
         return _clamp_wait(zoned.timestamp() * 1_000 - now)
     except (ValueError, OverflowError):
         return None
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return None if math.isnan(number) else number
 
 
 def _clamp_wait(milliseconds: float) -> int:

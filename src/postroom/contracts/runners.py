@@ -265,22 +265,6 @@ class HttpRunner:
         """
         refuse_switch(self.allow_plain, "allow_plain")
         self._refuse_plain(_address(self.url, "url"), "url")
-        self._refuse_secret()
-        refuse_time(self.timeout, "timeout")
-        refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
-        refuse_switch(self.claims_tasks, "claims_tasks")
-        if self.callback_base is not None:
-            parts = _address(self.callback_base, "callback_base")
-            if parts.query:
-                raise refused("callback_base", None, "the URL must not have a query")
-            self._refuse_plain(parts, "callback_base")
-
-    def _refuse_plain(self, parts: SplitResult, name: str) -> None:
-        if parts.scheme == "http" and parts.hostname not in LOOPBACK and not self.allow_plain:
-            remedy = "use https, or set allow_plain if the network is trusted"
-            raise refused(name, None, "plain http is allowed only to this machine", remedy)
-
-    def _refuse_secret(self) -> None:
         if (self.secret_env is None) == (self.secret_file is None):
             is_named = self.secret_env is not None
             what = "secret_env and secret_file are both set" if is_named else "no secret is set"
@@ -294,6 +278,19 @@ class HttpRunner:
             or not PurePath(self.secret_file).is_absolute()
         ):
             raise refused("secret_file", None, "secret_file must be an absolute path")
+        refuse_time(self.timeout, "timeout")
+        refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
+        refuse_switch(self.claims_tasks, "claims_tasks")
+        if self.callback_base is not None:
+            parts = _address(self.callback_base, "callback_base")
+            if parts.query:
+                raise refused("callback_base", None, "the URL must not have a query")
+            self._refuse_plain(parts, "callback_base")
+
+    def _refuse_plain(self, parts: SplitResult, name: str) -> None:
+        if parts.scheme == "http" and parts.hostname not in LOOPBACK and not self.allow_plain:
+            remedy = "use https, or set allow_plain if the network is trusted"
+            raise refused(name, None, "plain http is allowed only to this machine", remedy)
 
     def callback(self, address: str) -> str | None:
         """Return the URL to which the remote server sends results.
@@ -456,8 +453,28 @@ class Runner:
             _refuse_name(name, "env")
         object.__setattr__(self, "env", dict(value))
         self._refuse_command()
-        self._refuse_places()
-        self._refuse_limits()
+        if (
+            not isinstance(self.cwd, str)
+            or not can_be_given(self.cwd)
+            or not PurePath(self.cwd).is_absolute()
+        ):
+            raise refused("cwd", self.cwd, "the working folder must be an absolute path")
+        if self.runs_on != "" and not is_place(self.runs_on):
+            raise refused("runs_on", self.runs_on, "it is neither a host name nor a label")
+        for name in self.pass_env:
+            _refuse_name(name, "pass_env")
+        refuse_time(self.timeout, "timeout")
+        if self.idle_timeout is not None:
+            refuse_time(self.idle_timeout, "idle_timeout")
+        refuse_number(self.max_output_bytes, "max_output_bytes", most=MAX_OUTPUT_BYTES)
+        refuse_switch(self.resume, "resume")
+        refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
+        refuse_switch(self.claims_tasks, "claims_tasks")
+        if self.runs_at_once > 1 and self.resume and self.session_per is SessionPer.AGENT:
+            remedy = "leave out session_per to give each mail thread its own session"
+            raise refused(
+                "runs_at_once", self.runs_at_once, "one session cannot have two runs at once", remedy
+            )
 
     @property
     def is_steered(self) -> bool:
@@ -477,7 +494,11 @@ class Runner:
             if self.recipe is Recipe.CLINE and not self.argv:
                 remedy = "give the command in argv, or leave out --kind acp"
                 raise refused("recipe", "cline", "this recipe has no command that supports ACP", remedy)
-            self._refuse_prompt()
+            what, remedy = "an ACP agent gets its prompt through the protocol", "leave this field out"
+            if self.prompt is not PromptWay.STDIN:
+                raise refused("prompt", self.prompt.value, what, remedy)
+            if any(PROMPT in word or PROMPT_FILE in word for word in self.argv):
+                raise refused("argv", self.argv, what, "remove {prompt} and {prompt_file} from the command")
             return
         if any(PROMPT in word and word != PROMPT for word in self.argv):
             remedy = "pass {prompt} as a separate argument: part of a longer argument could be read as code"
@@ -489,40 +510,6 @@ class Runner:
             raise refused("argv", self.argv, "{prompt_file} and the prompt 'file' require each other")
         if self.resume and self.recipe in WITHOUT_SESSIONS:
             raise refused("resume", True, f"the recipe {self.recipe.value!r} does not support sessions")
-
-    def _refuse_prompt(self) -> None:
-        """Raise an error if a runner of the kind `acp` changes how the program receives the prompt."""
-        what, remedy = "an ACP agent gets its prompt through the protocol", "leave this field out"
-        if self.prompt is not PromptWay.STDIN:
-            raise refused("prompt", self.prompt.value, what, remedy)
-        if any(PROMPT in word or PROMPT_FILE in word for word in self.argv):
-            raise refused("argv", self.argv, what, "remove {prompt} and {prompt_file} from the command")
-
-    def _refuse_places(self) -> None:
-        if (
-            not isinstance(self.cwd, str)
-            or not can_be_given(self.cwd)
-            or not PurePath(self.cwd).is_absolute()
-        ):
-            raise refused("cwd", self.cwd, "the working folder must be an absolute path")
-        if self.runs_on != "" and not is_place(self.runs_on):
-            raise refused("runs_on", self.runs_on, "it is neither a host name nor a label")
-        for name in self.pass_env:
-            _refuse_name(name, "pass_env")
-
-    def _refuse_limits(self) -> None:
-        refuse_time(self.timeout, "timeout")
-        if self.idle_timeout is not None:
-            refuse_time(self.idle_timeout, "idle_timeout")
-        refuse_number(self.max_output_bytes, "max_output_bytes", most=MAX_OUTPUT_BYTES)
-        refuse_switch(self.resume, "resume")
-        refuse_number(self.runs_at_once, "runs_at_once", most=MAX_RUNS_AT_ONCE)
-        refuse_switch(self.claims_tasks, "claims_tasks")
-        if self.runs_at_once > 1 and self.resume and self.session_per is SessionPer.AGENT:
-            remedy = "leave out session_per to give each mail thread its own session"
-            raise refused(
-                "runs_at_once", self.runs_at_once, "one session cannot have two runs at once", remedy
-            )
 
     def to_dict(self) -> dict[str, Json]:
         """Return the runner as JSON-compatible data, including the secrets in `env`.

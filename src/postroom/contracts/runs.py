@@ -167,11 +167,6 @@ class OnTimeout(StrEnum):
     """The run continues without an answer."""
 
 
-def _shorten(arguments: Json, most: int = 600) -> str:
-    text = arguments if isinstance(arguments, str) else dumps(arguments, ensure_ascii=False)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
 class RunWaitingTicket(Record, frozen=True, kw_only=True):
     """An open question of a waiting run."""
 
@@ -193,8 +188,12 @@ class RunWaitingTicket(Record, frozen=True, kw_only=True):
         """The text of the question, as people see the question."""
         is_kind = not self.reason or self.reason in list(WaitingReason)
         what = f"The agent wants to use {self.tool_name or 'a tool'}" if is_kind else self.reason
-        is_whole = not self.arguments or (self.resume_mode.is_a_question and not is_kind)
-        return what if is_whole else f"{what}: {_shorten(self.arguments)}"
+        if not self.arguments or (self.resume_mode.is_a_question and not is_kind):
+            return what
+        text = (
+            self.arguments if isinstance(self.arguments, str) else dumps(self.arguments, ensure_ascii=False)
+        )
+        return f"{what}: {text if len(text) <= 600 else f'{text[:599]}…'}"
 
     @property
     def ends_at(self) -> int | None:

@@ -163,7 +163,13 @@ class Schedules:
             InvalidSchedule: The schedule cannot be stored; nothing was written.
             DuplicateRecord: A different schedule has this name; nothing was written.
         """
-        _refuse_name(schedule.name)
+        name = schedule.name
+        if not name.strip() or len(name) > MAX_NAME_LENGTH or not name.isprintable():
+            raise InvalidSchedule(
+                f"a schedule's name must have 1 to {MAX_NAME_LENGTH} printable characters",
+                value=name[:MAX_NAME_LENGTH],
+                remedy="use a short name such as 'report', without line breaks",
+            )
         made = replace(schedule, schedule_id=uuid4().hex)
         now = self._store.clock.now()
         await asyncio.to_thread(lambda: refuse_unfit(replace(made, created_at=now)))
@@ -478,15 +484,6 @@ def _still_due(tx: Transaction, due: Schedule) -> Schedule:
     if row is None or row.next_at is None or (row.schedule_id, row.tick_at) != (due.schedule_id, due.tick_at):
         raise NotDue
     return row
-
-
-def _refuse_name(name: str) -> None:
-    if not name.strip() or len(name) > MAX_NAME_LENGTH or not name.isprintable():
-        raise InvalidSchedule(
-            f"a schedule's name must have 1 to {MAX_NAME_LENGTH} printable characters",
-            value=name[:MAX_NAME_LENGTH],
-            remedy="use a short name such as 'report', without line breaks",
-        )
 
 
 def _chosen(policy: type[C], given: str, argument: str) -> C:

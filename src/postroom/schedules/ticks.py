@@ -142,7 +142,15 @@ def refuse_unfit(schedule: Schedule) -> None:
     first = next_tick(schedule, schedule.created_at)
     if not schedule.jitter_ms:
         return
-    closest = schedule.every_ms or _closest(schedule, first)
+    closest = schedule.every_ms
+    if not closest:
+        ticks = [first]
+        while len(ticks) < _LOOKED_AT:
+            try:
+                ticks.append(next_tick(schedule, ticks[-1]))
+            except InvalidSchedule:  # it fires rarely, for example only on 29 February
+                break
+        closest = min((b - a for a, b in pairwise(ticks)), default=milliseconds(MAX_INTERVAL))
     if not 0 <= schedule.jitter_ms < closest:
         raise InvalidSchedule(
             f"`jitter` must be at least 0 and less than {duration_text(timedelta(milliseconds=closest))}, "
@@ -150,17 +158,6 @@ def refuse_unfit(schedule: Schedule) -> None:
             value=f"{schedule.jitter_ms / 1000:g} s",
             remedy="choose a shorter `jitter`, or leave it out",
         )
-
-
-def _closest(schedule: Schedule, first: int) -> int:
-    """Return the shortest time between the next ticks of a cron expression."""
-    ticks = [first]
-    while len(ticks) < _LOOKED_AT:
-        try:
-            ticks.append(next_tick(schedule, ticks[-1]))
-        except InvalidSchedule:  # it fires rarely, for example only on 29 February
-            break
-    return min((b - a for a, b in pairwise(ticks)), default=milliseconds(MAX_INTERVAL))
 
 
 def _before(schedule: Schedule, now: int) -> Iterator[int]:
