@@ -7,7 +7,7 @@ the last key in the target. Servers do not open a database that has the mark. A 
 the start, so that no server can mistake it for an empty store. The source is only read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final, Protocol
@@ -119,14 +119,29 @@ def copy(source: Side, target: Side, tables: Sequence[Table]) -> Copied:
     there = {table.name: source.count(table) for table in tables}
     total, copied = sum(there.values()), sum(target.count(table) for table in tables)
     for table in tables:
-        for rows in _copy_table(source, target, table):
-            copied += rows
+        after = target.last_key(table)
+        while rows := source.rows(table, after, table.at_once):
+            target.put(table, rows)
+            after = table.get_key(rows[-1])
+            copied += len(rows)
             progress.tell(f"copying {table.name}: rows", copied, total)
     counted: dict[str, int] = {}
     for table in tables:
-        for done in _compare_table(source, target, table):
-            counted[table.name] = done
+        after, counted[table.name] = None, 0
+        while True:
+            ours, theirs = source.rows(table, after, table.at_once), target.rows(table, after, table.at_once)
+            if ours != theirs:
+                at = next(item or other for item, other in zip_longest(ours, theirs) if item != other)
+                raise StoreCorrupt(
+                    f"a row of {table.name} differs between {source.name} and {target.name}",
+                    value=[str(part)[:80] for part in table.get_key(at)],
+                    remedy="the source changed during the copy: drop the target and copy again",
+                )
+            counted[table.name] += len(ours)
             progress.tell(f"comparing {table.name}: rows", sum(counted.values()), total)
+            if not ours:
+                break
+            after = table.get_key(ours[-1])
     progress.tell("filling the indexes")
     target.finish(source.newest_message())
     return Copied(rows=counted, went_on=went_on)
@@ -167,35 +182,3 @@ def is_continued(source: Side, target: Side, tables: Sequence[Table]) -> bool:
             remedy="use an empty database or another schema",
         )
     return False
-
-
-def _copy_table(source: Side, target: Side, table: Table) -> Iterator[int]:
-    """Copy a table, and yield the number of copied rows after each transaction."""
-    after = target.last_key(table)
-    while rows := source.rows(table, after, table.at_once):
-        target.put(table, rows)
-        after = table.get_key(rows[-1])
-        yield len(rows)
-
-
-def _compare_table(source: Side, target: Side, table: Table) -> Iterator[int]:
-    """Compare the rows of a table, and yield the number of equal rows so far.
-
-    Raises:
-        StoreCorrupt: A row differs.
-    """
-    after, same = None, 0
-    while True:
-        ours, theirs = (side.rows(table, after, table.at_once) for side in (source, target))
-        if ours != theirs:
-            at = next(item or other for item, other in zip_longest(ours, theirs) if item != other)
-            raise StoreCorrupt(
-                f"a row of {table.name} differs between {source.name} and {target.name}",
-                value=[str(part)[:80] for part in table.get_key(at)],
-                remedy="the source changed during the copy: drop the target and copy again",
-            )
-        same += len(ours)
-        yield same
-        if not ours:
-            return
-        after = table.get_key(ours[-1])

@@ -970,7 +970,11 @@ class RetentionWrites(RetentionReads):
         message or a file refers to them.
         """
         elsewhere = self._events.lock_readers(project_id, message_ids)
-        ids = self._deletable(project_id, message_ids)
+        values = {"project_id": project_id, "ids": message_ids}
+        ids = [row[0] for row in self._tx.all("mail.of_project", values)]
+        if self._tx.dialect == "sqlite":  # messages that are not indexed yet are kept
+            left = self._tx.one("mail.index_left")
+            ids = [number for number in ids if left is None or number < left[0]]
         if not ids:
             return []
         threads = self._tx.all("mail.threads_losing", {"ids": ids})
@@ -994,15 +998,6 @@ class RetentionWrites(RetentionReads):
             hashes = {row[1] for row in stored} | {row[5] for row in stored}
             self._tx.run("mail.drop_attachments", {"ids": message_ids})
             self._tx.run("mail.drop_orphan_blobs", {"hashes": sorted(hashes - {None})})
-
-    def _deletable(self, project_id: int, message_ids: Sequence[int]) -> list[int]:
-        """Return which of the given messages exist and, on SQLite, are already indexed."""
-        values = {"project_id": project_id, "ids": message_ids}
-        numbers = [row[0] for row in self._tx.all("mail.of_project", values)]
-        if self._tx.dialect == "sqlite":
-            left = self._tx.one("mail.index_left")
-            numbers = [number for number in numbers if left is None or number < left[0]]
-        return numbers
 
 
 _NEEDED: Final = None

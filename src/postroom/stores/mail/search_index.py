@@ -86,8 +86,13 @@ def words(text: str) -> Iterator[Word]:
     end = 0
     for run in _UNSPACED.finditer(text):
         yield from _spaced_words(text, end, run.start())
-        yield from _coded_words(run)
-        end = run.end()
+        # If NFKC changes the length of the text, all words get the position of the text.
+        start, end = run.span()
+        coded = _coded_run(run[0]).split()
+        if len(coded) != end - start:
+            yield from (Word(pair, start, end) for pair in coded)
+        else:
+            yield from (Word(pair, at, min(at + 2, end)) for at, pair in enumerate(coded, start))
     yield from _spaced_words(text, end, len(text))
 
 
@@ -127,17 +132,6 @@ def asked_words(text: str) -> tuple[list[str], bool]:
 def indexed_text(text: str) -> str:
     """Return the words of a text for FTS5, which splits at spaces and ignores the case of ASCII."""
     return text if text.isascii() else " ".join(folded(text))
-
-
-def _coded_words(run: re.Match[str]) -> Iterator[Word]:
-    """Yield the encoded words for text in a script without spaces."""
-    # If NFKC changes the length of the text, all words get the position of the text.
-    start, end = run.span()
-    coded = _coded_run(run[0]).split()
-    if len(coded) != end - start:
-        yield from (Word(pair, start, end) for pair in coded)
-    else:
-        yield from (Word(pair, at, min(at + 2, end)) for at, pair in enumerate(coded, start))
 
 
 def _coded_run(run: str) -> str:
@@ -441,7 +435,13 @@ def find(
     }
     if tx.dialect == "sqlite":
         below = cursor if cursor and order == "newest" else _NEWEST
-        values |= {"project_id": project_id, "match": fts5(query), **_ids(tx, project_id, below)}
+        values |= {"project_id": project_id, "match": fts5(query)}
+        # Without the range of ids, FTS5 would examine every message of other projects for a word that is
+        # common there. FTS5 uses only the first upper bound in a statement, so a cursor cannot add a second
+        # one.
+        first, last, count = tx.all("mail.project_ids", {"project_id": project_id, "most": FEW + 1})[0]
+        few = project_id if count <= FEW else None
+        values |= {"first": first, "last": min(last, below - 1), "few": few}
         rows = tx.all(_SEARCH[order], values)
         messages = [(message_of(row), row[-1]) for row in rows]
     elif (match := tsquery(query)) is None:
@@ -459,11 +459,3 @@ def partly_searched(tx: SqlTransaction, project_id: int, query: Query, *, limit:
     if not any(is_unspaced(word) for word, _ in asked_of(query)):
         return []
     return [row[0] for row in tx.all("mail.cut_messages", {"project_id": project_id, "limit": limit})]
-
-
-def _ids(tx: SqlTransaction, project_id: int, below: int) -> dict[str, object]:
-    """Return the parameters that limit a search to messages of a project with ids less than `below`."""
-    # Without the range of ids, FTS5 would examine every message of other projects for a word that is common
-    # there. FTS5 uses only the first upper bound in a statement, so a cursor cannot add a second one.
-    first, last, count = tx.all("mail.project_ids", {"project_id": project_id, "most": FEW + 1})[0]
-    return {"first": first, "last": min(last, below - 1), "few": project_id if count <= FEW else None}

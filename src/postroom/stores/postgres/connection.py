@@ -164,7 +164,9 @@ def _name_columns(values: str) -> str:
 
 def _given_table(types: tuple[int, ...]) -> str:
     places = range(1, len(types) + 1)
-    arrays = ", ".join(f"${place}::{_type(types[place - 1])}[]" for place in places)
+    # lists become text, because nested arrays need equal lengths
+    kinds = ["text" if _TYPES[number].endswith("[]") else _TYPES[number] for number in types]
+    arrays = ", ".join(f"${place}::{kind}[]" for place, kind in zip(places, kinds, strict=True))
     names = ", ".join(f"p{place}" for place in places)
     return f"unnest({arrays}) WITH ORDINALITY AS given ({names}, place)"
 
@@ -172,11 +174,6 @@ def _given_table(types: tuple[int, ...]) -> str:
 def columns(several: Sequence[Bound]) -> list[bytes]:
     """Return an array of values for each parameter."""
     return [array(column) for column in zip(*several, strict=True)]
-
-
-def _type(number: int) -> str:
-    # lists become text, because nested arrays need equal lengths
-    return "text" if _TYPES[number].endswith("[]") else _TYPES[number]
 
 
 def _use_given_columns(statement: Statement, types: tuple[int, ...]) -> str:

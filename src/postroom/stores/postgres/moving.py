@@ -95,7 +95,15 @@ class PostgresSide:
             f"INSERT INTO {table.name} ({', '.join(table.columns)}) OVERRIDING SYSTEM VALUE VALUES ({marks})"  # noqa: S608
         )
         statement = _statement(f"put.{table.name}", text)
-        bound = [_bound(table, row) for row in rows]
+        bound = list[list[bytes | None]]()
+        for row in rows:
+            try:
+                bound.append(list(map(encoded, row)))
+            except InvalidRecord as error:
+                key = [str(part)[:80] for part in table.get_key(row)]
+                raise InvalidRecord(
+                    f"{error.message}, in the row {key} of {table.name}", value=key
+                ) from error
         with self._transaction() as connection:
             for values in bound:
                 connection.send_named(statement, values)
@@ -174,14 +182,6 @@ def opened(
             value=name,
             remedy="check that the PostgreSQL server runs, then repeat the command: it continues the copy",
         ) from error
-
-
-def _bound(table: Table, row: Row) -> list[bytes | None]:
-    try:
-        return list(map(encoded, row))
-    except InvalidRecord as error:
-        key = [str(part)[:80] for part in table.get_key(row)]
-        raise InvalidRecord(f"{error.message}, in the row {key} of {table.name}", value=key) from error
 
 
 def _statement(name: str, text: str) -> Statement:

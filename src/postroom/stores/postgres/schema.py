@@ -166,17 +166,14 @@ class Ownership:
         except StoreUnavailable as error:
             if error.details != HELD_UP:
                 raise
-            raise self._store_held_error(connection, key) from error
-
-    def _store_held_error(self, connection: Connection, key: int) -> StoreHeld:
-        answer = connection.send(_HOLDER, (key,))
-        connection.wait()
-        where, since = answer.rows[0] if answer.rows else ("somewhere", "a moment ago")
-        return StoreHeld(
-            f"the schema {self.address.schema} is {_USED[self._alone]} (from {where}, since {since})",
-            value=self.address.schema,
-            details={"from": where, "since": since},
-        )
+            answer = connection.send(_HOLDER, (key,))
+            connection.wait()
+            where, since = answer.rows[0] if answer.rows else ("somewhere", "a moment ago")
+            raise StoreHeld(
+                f"the schema {self.address.schema} is {_USED[self._alone]} (from {where}, since {since})",
+                value=self.address.schema,
+                details={"from": where, "since": since},
+            ) from error
 
 
 WITHIN: Final = timedelta(hours=6)
@@ -358,7 +355,16 @@ def _apply_steps(
         connection.send(f"CREATE SCHEMA {quoted(schema)}")
     connection.send(_LEDGER)
     missing = missing_migrations(applied_steps(connection), steps, needed=needed_step(connection))
-    _refuse_servers_without(connection, max((step.after for step in missing), default=0), is_gone)
+    needed = max((step.after for step in missing), default=0)
+    # A server that is just starting, or has stalled, detects this itself (`refuse_unfit`).
+    up = servers_up(connection, is_gone) if needed else {}
+    if without := {name: about for name, about in up.items() if int(about.get("schema") or 0) < needed}:
+        raise StoreHeld(
+            f"the schema cannot be upgraded while a server without schema step {needed} is running: "
+            f"{_sessions_text(without)}",
+            value=list(without),
+            remedy="stop these servers, then restart this server",
+        )
     for done, step in enumerate(missing):
         progress.tell(f"changing the schema, {step.name}: steps", done, len(missing))
         connection.run_script(step.sql)
@@ -366,23 +372,6 @@ def _apply_steps(
     connection.send("COMMIT")
     connection.wait()
     return [step.version for step in missing]
-
-
-def _refuse_servers_without(connection: Connection, step: int, is_gone: IsGone) -> None:
-    """Check that all running servers know a schema step.
-
-    Raises:
-        StoreHeld: A running server does not know the step.
-    """
-    # A server that is just starting, or has stalled, detects this itself (`refuse_unfit`).
-    up = servers_up(connection, is_gone) if step else {}
-    if without := {name: about for name, about in up.items() if int(about.get("schema") or 0) < step}:
-        raise StoreHeld(
-            f"the schema cannot be upgraded while a server without schema step {step} is running: "
-            f"{_sessions_text(without)}",
-            value=list(without),
-            remedy="stop these servers, then restart this server",
-        )
 
 
 def refuse_servers(connection: Connection, name: str, is_gone: IsGone) -> None:

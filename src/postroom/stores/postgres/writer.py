@@ -111,7 +111,9 @@ class Writer:
             while group:
                 left = self._commit(group)
                 done = [change for change in group if change not in left]
-                self._let_go(done)
+                if self._taken:
+                    with self._gate:
+                        self._taken -= Counter(change.key for change in done)
                 answer(done)
                 group = left if self._patient is None else self._patient.take(left)
         self._disconnect()
@@ -130,12 +132,6 @@ class Writer:
             for change in changes:
                 self.pending.queue.put(change)
         return ()
-
-    def _let_go(self, done: Sequence[_Change]) -> None:
-        if not self._taken:
-            return
-        with self._gate:
-            self._taken -= Counter(change.key for change in done)
 
     def _commit(self, group: Sequence[_Change]) -> Sequence[_Change]:
         """Commit a group, if necessary each change separately; return the changes that are not done yet."""
@@ -171,7 +167,12 @@ class Writer:
                 self._closing.wait(FIRST_PAUSE.total_seconds() * 2 ** (number - 1))
             is_new = self._connection is None
             try:
-                return self._transact(self._connected(), group)
+                if self._connection is None:
+                    self._connection = self._connect()
+                    _LOG.info("store.reconnected")
+                else:
+                    self._connection.refuse_lost()
+                return self._transact(self._connection, group)
             except (ConnectionLost, StoreUnavailable) as error:
                 if self._connection is not None and isinstance(error, StoreUnavailable):
                     raise  # the server responds and reports the cause
@@ -217,14 +218,6 @@ class Writer:
         self.groups += 1
         self.changes += len(work.done)
         return work.left
-
-    def _connected(self) -> Connection:
-        if self._connection is not None:
-            self._connection.refuse_lost()
-            return self._connection
-        self._connection = self._connect()
-        _LOG.info("store.reconnected")
-        return self._connection
 
     def _disconnect(self) -> None:
         if self._connection is not None:

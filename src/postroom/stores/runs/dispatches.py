@@ -475,9 +475,9 @@ class Dispatches(Tables):
 
     def count_queued(self, thread_id: str, at_most: int) -> int:
         """Return the number of a thread's queued dispatches, at most `at_most`."""
-        return _number(
-            self._sql.one("dispatches.count_queued", {"thread_id": thread_id, "at_most": max(at_most, 0)})
-        )
+        values = {"thread_id": thread_id, "at_most": max(at_most, 0)}
+        row = self._sql.one("dispatches.count_queued", values)
+        return int(row[0]) if row else 0
 
     def dead_errors(self, thread_prefix: str, at_most: int) -> Sequence[tuple[str, str]]:
         """Return the distinct pairs of thread and error among up to `at_most` dead letters.
@@ -654,10 +654,6 @@ def refuse_taken(dispatch: RunDispatch, against: Sequence[Row]) -> None:
         )
         text = f"dispatch {conflicting!r} is open and {does}"
         raise kind(text, value=dispatch.dispatch_id, details={"dispatch_id": conflicting})
-
-
-def _number(row: Row | None) -> int:
-    return int(row[0]) if row else 0
 
 
 def put_place(sql: SqlTransaction, thread_id: str, place: str) -> None:

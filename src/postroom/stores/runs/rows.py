@@ -215,7 +215,9 @@ def thread_state(row: Row) -> ThreadState:
         waiting=row[18],
         held_by=row[19],
         has_parent=row[20] is not None,
-        taken=_held_slots(row[21:24]) if any(row[21:24]) else (),
+        taken=tuple([(rule, held) for rule, held in enumerate(row[21:24]) if held is not None])
+        if any(row[21:24])
+        else (),
         known_message=row[24],
         has_commands=row[25] > 0,
         open_run=runs[row[26]],
@@ -223,10 +225,6 @@ def thread_state(row: Row) -> ThreadState:
         latest_started_run=runs[row[30]],
         owned=None if row[32] is None else dispatch(row[32:]),
     )
-
-
-def _held_slots(found: Row) -> tuple[tuple[int, str], ...]:
-    return tuple([(rule, dispatch_id) for rule, dispatch_id in enumerate(found) if dispatch_id is not None])
 
 
 def run(row: Row) -> RunRecord:

@@ -71,13 +71,21 @@ class Apart:
                 self.close()
             data = b""
             async for line in process.stdout:
-                data = _read_line(line)
+                data = line
+                if line.startswith(b"["):  # it tells the progress
+                    doing, done, total = json.loads(line)
+                    progress.tell(doing, done, total)
+                    data = b""
         finally:
             process.stdin.close()
             code = await process.wait()
             self._running.discard(process)
         if data and not code:
-            return _raise_error(data)
+            document = json.loads(data)
+            if "done" in document:
+                return document["done"]
+            kind: type[PostroomError] = getattr(errors, document["kind"])
+            raise kind(document["message"], value=document["value"], remedy=document["remedy"])
         self._check_open()
         raise StoreUnavailable(f"the process that works on {database} ended with exit code {code}; try again")
 
@@ -102,20 +110,3 @@ async def _start_process(*words: str) -> asyncio.subprocess.Process:
             value=sys.executable,
             remedy="see the open files in `postroom doctor`; after an upgrade, start the server again",
         ) from error
-
-
-def _read_line(told: bytes) -> bytes:
-    """Report the progress that a line of the process contains, or return the line."""
-    if not told.startswith(b"["):
-        return told
-    doing, done, total = json.loads(told)
-    progress.tell(doing, done, total)
-    return b""
-
-
-def _raise_error(said: bytes) -> Any:
-    document = json.loads(said)
-    if "done" in document:
-        return document["done"]
-    kind: type[PostroomError] = getattr(errors, document["kind"])
-    raise kind(document["message"], value=document["value"], remedy=document["remedy"])

@@ -149,23 +149,21 @@ class OwnFiles:
             self.rescued = self._path.with_name(f"{self._path.name}.rescued.{self._clock.now()}")
             _LOG.error("store.taken_away", reason=reason, rescued=str(self.rescued))
             self.when_changed(self.rescued)
+        if self.rescued.exists():
+            remedy = (
+                "all accepted changes are saved: stop the server and run `postroom restore --force "
+                f"{self.rescued}`"
+            )
+        else:
+            remedy = (
+                f"stop the server and restore {self.rescued} if it exists: the server saves the accepted "
+                "changes there if it can still read them. Otherwise restore a backup, see `postroom "
+                "backup list`"
+            )
         raise WrongStore(
             f"{reason} while the server was running; the server refuses all changes now",
             value=str(self._path),
-            remedy=self._remedy(self.rescued),
-        )
-
-    @staticmethod
-    def _remedy(rescued: Path) -> str:
-        if rescued.exists():
-            return (
-                "all accepted changes are saved: stop the server and run `postroom restore --force "
-                f"{rescued}`"
-            )
-        return (
-            f"stop the server and restore {rescued} if it exists: the server saves the accepted "
-            "changes there if it can still read them. Otherwise restore a backup, see `postroom "
-            "backup list`"
+            remedy=remedy,
         )
 
     def close(self) -> None:
@@ -423,7 +421,11 @@ class Writer:
             if not self._connection.in_transaction:
                 # A full disk makes SQLite roll back the whole transaction: the changes before the failed one
                 # are lost too, and their callers must get the error.
-                fail(group, _what_undid(group))
+                errors = [change.error for change in group if change.error is not None]
+                if errors and isinstance(errors[-1], StoreError):
+                    fail(group, errors[-1])
+                else:
+                    fail(group, StoreUnavailable("the database rolled back the transaction"))
                 count = 0
             elif count:
                 due = self._files and self._files.generations.is_due and self._files.generations
@@ -563,14 +565,6 @@ def _update_step(connection: sqlite3.Connection) -> bool:
     left = update_indexes(SqliteTransaction(connection))
     connection.execute("COMMIT")
     return left
-
-
-def _what_undid(group: list[_Change]) -> StoreError:
-    """Return the last error in a group of changes."""
-    errors = [change.error for change in group if change.error is not None]
-    if errors and isinstance(errors[-1], StoreError):
-        return errors[-1]
-    return StoreUnavailable("the database rolled back the transaction")
 
 
 IN_MEMORY = Path(":memory:")

@@ -118,7 +118,11 @@ def _damage(file: BinaryIO, database: Path) -> int | None:
     magic, _, page_size, _, *salts, item, two = _HEADER.unpack(header)
     order, prior = _ORDERS.get(magic, ""), (item, two)
     if not order or _checksum(header[: -2 * _WORD], (0, 0), order) != prior:
-        return _HEADER_AT if _holds_frames(_frames(file, _read_page_size(database), _NATIVE)) else None
+        frames = _frames(file, _read_page_size(database), _NATIVE)
+        first = next(frames, None)
+        # whether the frames after the damaged header belong together
+        is_damaged = first is not None and _goes_on(frames, first.salts, {first.stored}, is_behind_end=True)
+        return _HEADER_AT if is_damaged else None
     at, frames = _HEADER.size, _frames(file, page_size, order)
     for frame in frames:
         computed = frame.checksum(prior)
@@ -129,12 +133,6 @@ def _damage(file: BinaryIO, database: Path) -> int | None:
         prior = computed
         at += _FRAME.size + page_size
     return None
-
-
-def _holds_frames(frames: Iterator[_Frame]) -> bool:
-    """Return whether the frames after the header belong together, although the header is damaged."""
-    first = next(frames, None)
-    return first is not None and _goes_on(frames, first.salts, {first.stored}, is_behind_end=True)
 
 
 def _goes_on(

@@ -45,7 +45,14 @@ class OwnerLock:
         try:
             self._lock.acquire()
         except Timeout:
-            raise self._store_held_error() from None
+            holder = read_owner(self._path)
+            who = (
+                "process {pid} ({purpose}, since {since})".format_map(holder) if holder else "another process"
+            )
+            remedy = _OF_A_PROGRAM if holder.get("purpose") == "program" else None
+            raise StoreHeld(
+                f"{self._of} is in use by {who}", value=str(self._of), remedy=remedy, details=holder
+            ) from None
         except OSError as error:
             self.release()
             refuse_no_file(Path(self._lock.lock_file), "lock")
@@ -86,12 +93,6 @@ class OwnerLock:
                     os.fchown(file, folder.st_uid, folder.st_gid)
             finally:
                 os.close(file)
-
-    def _store_held_error(self) -> StoreHeld:
-        note = read_owner(self._path)
-        who = "process {pid} ({purpose}, since {since})".format_map(note) if note else "another process"
-        remedy = _OF_A_PROGRAM if note.get("purpose") == "program" else None
-        return StoreHeld(f"{self._of} is in use by {who}", value=str(self._of), remedy=remedy, details=note)
 
 
 def read_owner(path: Path) -> dict[str, Any]:
