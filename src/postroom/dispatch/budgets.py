@@ -56,7 +56,11 @@ class Room:
 
     def has(self, tenant: str, key: str) -> bool:
         """Return whether another run with a tenant and a key may execute."""
-        return all(self._has(limit, limit.scope(tenant, key)) for limit in self.limits)
+        return all(
+            scope not in self.closed and (limit.at_once is None or self.used[scope] < limit.at_once)
+            for limit in self.limits
+            if (scope := limit.scope(tenant, key)) is not None
+        )
 
     def take(self, tenant: str, key: str) -> bool:
         """Return whether another run may execute, and count the run if it may."""
@@ -70,11 +74,6 @@ class Room:
         prefix = f"{LimitScope.KEY}:"
         fields = {scope for scope in (*self.used, *self.closed) if scope.startswith(prefix)}
         return sorted(key for scope in fields if not self.has("", key := scope.removeprefix(prefix)))
-
-    def _has(self, limit: Limit, scope: str | None) -> bool:
-        if scope is None:
-            return True
-        return scope not in self.closed and (limit.at_once is None or self.used[scope] < limit.at_once)
 
 
 def room_in(tx: Transaction, limits: tuple[Limit, ...], closed: frozenset[str] = frozenset()) -> Room:
@@ -236,7 +235,10 @@ class Budgets:
         if not is_start(run) or dispatch.has_missed_deadline(now := tx.now()):
             return Start()
         ids = _ids(dispatch, run)
-        allowed = set() if run.waiting is None else _approved_scopes(run)
+        allowed = set[str | None]()
+        if run.waiting is not None:
+            yes = {answered.ticket.ticket_id for answered in run.answered if answered.decision.approved}
+            allowed = {_budget_scope(ticket) for ticket in run.waiting.tickets if ticket.ticket_id in yes}
         counted = [item for item in self._counted_budgets(ids, now) if item[1].scope not in allowed]
         spent = tx.runs.threads.spending([account.scope for _, account in counted])
         tickets = list[RunWaitingTicket]()
@@ -487,12 +489,6 @@ def _of(account: Spending, **spent: int) -> Spending:
 def _costs(used: Usage, wall_ms: int) -> dict[str, int]:
     tokens = used.input_tokens + used.output_tokens
     return {"wall_ms": wall_ms, "tokens": tokens, "cost_micros": used.cost_micros}
-
-
-def _approved_scopes(run: RunRecord) -> set[str | None]:
-    yes = {answered.ticket.ticket_id for answered in run.answered if answered.decision.approved}
-    tickets = run.waiting.tickets if run.waiting is not None else ()
-    return {_budget_scope(ticket) for ticket in tickets if ticket.ticket_id in yes}
 
 
 def _ids(dispatch: RunDispatch, run: RunRecord) -> dict[BudgetScope, str]:

@@ -176,23 +176,6 @@ class MailboxConfig:
                 value=repr(final)[:80],
                 remedy="write (ValueError,)",
             )
-        self._refuse_other_types()
-        for name in (*_MORE_THAN_NOTHING, *_NOT_NEGATIVE):
-            value = getattr(self, name)
-            number = value.total_seconds() if isinstance(value, timedelta) else value
-            if number is None or number > 0 or (number == 0 and name in _NOT_NEGATIVE):
-                continue
-            rule = "must not be negative" if name in _NOT_NEGATIVE else "must be above 0"
-            raise ConfigError(
-                f"{name} {rule}", value=str(value), remedy=f"leave out {name} to use its default"
-            )
-        for name in same_limits(self.budgets):
-            raise ConfigError(
-                f"two budgets limit {name} for the same runs in the same window",
-                remedy="remove one of the two",
-            )
-
-    def _refuse_other_types(self) -> None:
         for name, kinds in _kinds().items():
             value = getattr(self, name)
             if timedelta in kinds and value is not None:
@@ -209,6 +192,20 @@ class MailboxConfig:
                     value=repr(value)[:80],
                     remedy=f"leave out {name} to use its default",
                 )
+        for name in (*_MORE_THAN_NOTHING, *_NOT_NEGATIVE):
+            value = getattr(self, name)
+            number = value.total_seconds() if isinstance(value, timedelta) else value
+            if number is None or number > 0 or (number == 0 and name in _NOT_NEGATIVE):
+                continue
+            rule = "must not be negative" if name in _NOT_NEGATIVE else "must be above 0"
+            raise ConfigError(
+                f"{name} {rule}", value=str(value), remedy=f"leave out {name} to use its default"
+            )
+        for name in same_limits(self.budgets):
+            raise ConfigError(
+                f"two budgets limit {name} for the same runs in the same window",
+                remedy="remove one of the two",
+            )
 
 
 @cache

@@ -134,7 +134,13 @@ class Control:
         Return False if the run is not active, or already has another decision. `id` is a dispatch, run or
         thread id.
         """
-        target, path = await self._target(id), "local_live"
+        row = await self._core.dispatches.load_dispatch(id)
+        if row is not None and row.status is RunDispatchStatus.CLAIMED:
+            target: LiveRunTarget | None = live_target(row)
+        else:
+            run = await self._core.threads.load_run(id) or await self._core.threads.latest_run(id)
+            target = live_target(run) if run is not None and run.status in _ACTIVE else None
+        path = "local_live"
         if not self.send_decision(id, tool_call_id, resume):
             if target is None:
                 return False
@@ -341,13 +347,6 @@ class Control:
             return live_target(claimed)
         run = await self._core.threads.latest_run(thread_id)
         return live_target(run) if run is not None and run.status is RunStatus.RUNNING else None
-
-    async def _target(self, id: str) -> LiveRunTarget | None:
-        row = await self._core.dispatches.load_dispatch(id)
-        if row is not None and row.status is RunDispatchStatus.CLAIMED:
-            return live_target(row)
-        run = await self._core.threads.load_run(id) or await self._core.threads.latest_run(id)
-        return live_target(run) if run is not None and run.status in _ACTIVE else None
 
     async def _release(self, dispatch: RunDispatch) -> bool:
         row = await self._core.dispatches.load_dispatch(dispatch.dispatch_id)

@@ -141,22 +141,19 @@ class Inspection:
             # after an answer, the snapshot contains only the decision; the input has the run's messages
             committed_message_ids=run.input.trigger_message_ids if run.input is not None else (),
         )
-        result = await self._begun_before(again.run_id or "")
-        if result is None:
+        begun = await self._core.threads.load_run(again.run_id or "")
+        if begun is None or begun.dispatch_id is None or begun.status is RunStatus.CREATED:
+            # a prepared run is submitted again and joins its queued dispatch
             result = await self._submissions.submit_committed(again)
+        else:
+            result = MailboxSubmitResult(
+                dispatch_id=begun.dispatch_id,
+                run_id=begun.run_id,
+                thread_id=begun.thread_id,
+                status=MailboxDispatchStatus.RUNNING,
+            )
         await self._core.dispatches.discard(dispatch_id)
         return result
-
-    async def _begun_before(self, run_id: str) -> MailboxSubmitResult | None:
-        run = await self._core.threads.load_run(run_id)
-        if run is None or run.dispatch_id is None or run.status is RunStatus.CREATED:
-            return None  # a prepared run is submitted again and joins its queued dispatch
-        return MailboxSubmitResult(
-            dispatch_id=run.dispatch_id,
-            run_id=run.run_id,
-            thread_id=run.thread_id,
-            status=MailboxDispatchStatus.RUNNING,
-        )
 
     async def hasten(self, dispatch_id: str) -> None:
         """Make a delayed queued dispatch due immediately.
@@ -218,22 +215,8 @@ class Inspection:
         held = await self._core.store.read(partial(self._elsewhere, thread_id=row.thread_id))
         if held is None and self._core.limits_lock:
             held = await self._core.store.read(partial(self._explain_limit, row=row))
-        return held or self._of_capacity(row)
-
-    def _elsewhere(self, tx: Transaction, thread_id: str) -> Reason | None:
-        place, places = tx.runs.dispatches.place(thread_id), self._core.places
-        if places is None or not place or place in places:
-            return None
-        return Reason(why=WhyNot.ELSEWHERE, text=_told_of_place(tx, place))
-
-    def _explain_limit(self, tx: Transaction, row: RunDispatch) -> Reason | None:
-        held, run = held_back(tx, self._core.config.limits, row), tx.runs.threads.load_run(row.run_id)
         if held is not None:
-            return Reason(why=WhyNot.AT_LIMIT, text=held.text, until=held.until)
-        held = None if run is None else self._core.budgets.start(tx, row, run).held
-        return None if held is None else Reason(why=WhyNot.OVER_BUDGET, text=held.text, until=held.until)
-
-    def _of_capacity(self, row: RunDispatch) -> Reason:
+            return held
         dispatcher = self._dispatcher
         if not dispatcher.accepting:
             return Reason(
@@ -247,6 +230,28 @@ class Inspection:
         if not dispatcher.slots.has_room(row.tenant):
             return Reason(why=WhyNot.TENANT_AT_LIMIT, text=f"tenant {row.tenant!r} has reached its limit")
         return Reason(why=WhyNot.ABOUT_TO_START, text="nothing prevents the run; a mailbox starts it soon")
+
+    def _elsewhere(self, tx: Transaction, thread_id: str) -> Reason | None:
+        place, places = tx.runs.dispatches.place(thread_id), self._core.places
+        if places is None or not place or place in places:
+            return None
+        leases, now = tx.leases.listed(), tx.now()
+        if there := [lease.holder for lease in servers(leases, now, place)]:
+            text = f"the run is limited to the place {place}, so only {' or '.join(there)} can execute it"
+        else:
+            up = ", ".join(lease.holder for lease in servers(leases, now)) or "none"
+            text = (
+                f"the run is limited to the place {place}, but no running server has this place; "
+                f"running: {up}"
+            )
+        return Reason(why=WhyNot.ELSEWHERE, text=text)
+
+    def _explain_limit(self, tx: Transaction, row: RunDispatch) -> Reason | None:
+        held, run = held_back(tx, self._core.config.limits, row), tx.runs.threads.load_run(row.run_id)
+        if held is not None:
+            return Reason(why=WhyNot.AT_LIMIT, text=held.text, until=held.until)
+        held = None if run is None else self._core.budgets.start(tx, row, run).held
+        return None if held is None else Reason(why=WhyNot.OVER_BUDGET, text=held.text, until=held.until)
 
     async def _row(self, dispatch_id: str) -> RunDispatch:
         row = await self._core.dispatches.load_dispatch(dispatch_id)
@@ -263,14 +268,6 @@ class Inspection:
                 remedy="list the dead letters: `postroom runs dead` or mailbox.dead_letters",
             )
         return row
-
-
-def _told_of_place(tx: Transaction, place: str) -> str:
-    leases, now = tx.leases.listed(), tx.now()
-    if there := [lease.holder for lease in servers(leases, now, place)]:
-        return f"the run is limited to the place {place}, so only {' or '.join(there)} can execute it"
-    up = ", ".join(lease.holder for lease in servers(leases, now)) or "none"
-    return f"the run is limited to the place {place}, but no running server has this place; running: {up}"
 
 
 def _behind(run: RunRecord, ticket: RunWaitingTicket) -> Reason:

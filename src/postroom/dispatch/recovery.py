@@ -116,7 +116,23 @@ class Recovery:
         after = ""
         while page := await self._core.store.read(partial(_unquestioning, after=after)):
             after = page[-1].run_id
-            taken_up += await self._woken([run for run in page if run.is_background_task_waiting])
+            for run in page:
+                if not run.is_background_task_waiting:
+                    continue
+                wake = RunActivation.new(
+                    run.thread_id,
+                    [Message.internal(TASKS_UPDATED)],
+                    agent_id=run.agent_id,
+                    continue_run_id=run.run_id,
+                ).traced(
+                    run_mode=RunMode.INTERNAL_WAKE, adapter=AdapterKind.INTERNAL, origin=RunOrigin.INTERNAL
+                )
+                try:
+                    await self._submissions.submit_background(wake)
+                except PostroomError as error:
+                    _LOG.warning("run.not_woken", run_id=run.run_id, reason=error.describe())
+                    continue
+                taken_up += 1
         return taken_up + await self.take_up_left_over()
 
     async def reclaim(self) -> list[RunDispatch]:
@@ -229,23 +245,6 @@ class Recovery:
             return 0  # another process was faster
         await self._events.dispatch_happened("RunQueued", queued)
         return 1
-
-    async def _woken(self, runs: Sequence[RunRecord]) -> int:
-        woken = 0
-        for run in runs:
-            wake = RunActivation.new(
-                run.thread_id,
-                [Message.internal(TASKS_UPDATED)],
-                agent_id=run.agent_id,
-                continue_run_id=run.run_id,
-            ).traced(run_mode=RunMode.INTERNAL_WAKE, adapter=AdapterKind.INTERNAL, origin=RunOrigin.INTERNAL)
-            try:
-                await self._submissions.submit_background(wake)
-            except PostroomError as error:
-                _LOG.warning("run.not_woken", run_id=run.run_id, reason=error.describe())
-                continue
-            woken += 1
-        return woken
 
 
 class Rounds:

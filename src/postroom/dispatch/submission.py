@@ -476,7 +476,9 @@ def plan_submission(  # noqa: PLR0913 - the results of earlier steps, by name
     hints = RunHints(run_id=run_id, dispatch_id=dispatch_id, resolution_id=resolution_id)
     activation = replace(request, agent_id=agent_id, hints=hints)
     if existing is not None and existing.status is RunStatus.WAITING:
-        activation = _continuing(activation, existing.run_id, request.trace.run_mode)
+        activation = activation.continuing(existing.run_id)
+        if request.trace.run_mode is RunMode.INTERNAL_WAKE:
+            activation = activation.traced(run_mode=RunMode.INTERNAL_WAKE)
     snapshot = activation.snapshot(trigger_message_ids=triggers, covered=covered)
     if joins is not None and existing is not None and existing.activation is not None:
         snapshot = _merge_request(existing.activation, snapshot)
@@ -616,11 +618,6 @@ def _answers(
             elif before.decision.decision_id != decision.decision_id:
                 raise StaleDecision(f"question {ticket.ticket_id!r} has already been answered", value=call_id)
     return answered_tickets
-
-
-def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
-    activation = activation.continuing(run_id)
-    return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
 
 
 def _merge_request(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:
@@ -879,7 +876,13 @@ class Submissions:
         thread_id, trace = request.thread_id, request.trace
         if thread_id == together.runs.get(request.hints.run_id or ""):
             message = together.messages.get(run_id)
-            stored = (message,) if message is not None else _starting_messages(tx, thread_id, run_id)
+            if message is not None:
+                stored = [message]
+            else:
+                run = tx.runs.threads.load_run(run_id)
+                first = None if run is None else run.activation
+                ids = () if first is None else first.trigger_message_ids
+                stored = [record.message for record in tx.runs.messages.named(thread_id, ids)]
             refuse_other_content(request, run_id, stored)
             return _Known(thread_id, run_id)
         is_more = request.decisions or request.continue_run_id or request.committed_message_ids
@@ -1037,8 +1040,17 @@ class Submissions:
         if strategy in (BusyPolicy.QUEUE, BusyPolicy.REJECT):
             return await self._streamed_in_turn(request, strategy)
         request = self.checked(request, background=False)
-        if request.trace.run_mode is RunMode.FOREGROUND:
-            await self._refuse_barrier(request.thread_id)
+        if request.trace.run_mode is RunMode.FOREGROUND and self._core.config.pending_zone:
+            thread_id, interrupt = request.thread_id, Boundary.INTERRUPT
+            waiting = await self._core.store.read(
+                lambda tx: tx.runs.messages.leading(thread_id, interrupt, None)
+            )
+            barrier = leading_barrier(waiting, interrupt)
+            if barrier is not None:
+                raise DeliveryBlocked(
+                    f"pending message {barrier.pending_id!r} blocks the thread and must be read first",
+                    value=barrier.pending_id,
+                )
         stream = EventStream(self._core.config.event_channel_capacity)
 
         async def begin() -> Prepared:
@@ -1154,18 +1166,6 @@ class Submissions:
             worker.foreground -= 1
             if not worker.foreground and not worker.is_running:
                 await self._dispatcher.try_dispatch_next(thread_id)
-
-    async def _refuse_barrier(self, thread_id: str) -> None:
-        if not self._core.config.pending_zone:
-            return
-        interrupt = Boundary.INTERRUPT
-        waiting = await self._core.store.read(lambda tx: tx.runs.messages.leading(thread_id, interrupt, None))
-        barrier = leading_barrier(waiting, interrupt)
-        if barrier is not None:
-            raise DeliveryBlocked(
-                f"pending message {barrier.pending_id!r} blocks the thread and must be read first",
-                value=barrier.pending_id,
-            )
 
     # Messages that wait until a run reads them.
 
@@ -1792,12 +1792,6 @@ def refuse_other_content(request: RunActivation, run_id: str, stored: Sequence[M
         remedy="use a different key for a different job; a call with the same content returns the run",
         details={"key": key, "run_id": run_id},
     )
-
-
-def _starting_messages(tx: Transaction, thread_id: str, run_id: str) -> Sequence[Message]:
-    run = tx.runs.threads.load_run(run_id)
-    ids = run.activation.trigger_message_ids if run is not None and run.activation is not None else ()
-    return [record.message for record in tx.runs.messages.named(thread_id, ids)]
 
 
 def _words(message: Message) -> bytes:

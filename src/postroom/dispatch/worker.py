@@ -1257,7 +1257,13 @@ async def rebuild(
     if run.resolution_id is None:
         raise ResolveFailed(f"run {run.run_id!r} is pinned to no configuration", value=run.run_id)
     if messages is None:
-        messages = await _triggers(threads, run, activation.trigger_message_ids)
+        ids = activation.trigger_message_ids
+        records = await threads.load_message_records(run.thread_id, ids) if ids else []
+        message_ids = {record.message_id for record in records}
+        for message_id in ids:
+            if message_id not in message_ids:
+                raise UnknownMessage(f"message {message_id!r} not found on its thread", value=message_id)
+        messages = tuple(record.message for record in records)
     return RunActivation(
         thread_id=run.thread_id,
         messages=messages,
@@ -1271,17 +1277,6 @@ async def rebuild(
         attempt=dispatch.attempt_count + 1,
         interruptions=dispatch.interruption_count,
     )
-
-
-async def _triggers(threads: ThreadStore, run: RunRecord, ids: tuple[str, ...]) -> tuple[Message, ...]:
-    if not ids:
-        return ()
-    records = await threads.load_message_records(run.thread_id, ids)
-    message_ids = {record.message_id for record in records}
-    for message_id in ids:
-        if message_id not in message_ids:
-            raise UnknownMessage(f"message {message_id!r} not found on its thread", value=message_id)
-    return tuple(record.message for record in records)
 
 
 async def list_input_ids(threads: ThreadStore, run_ids: Sequence[str]) -> frozenset[str]:

@@ -197,7 +197,17 @@ class RunHandle:
                 else "correct the reason, then call mailbox.dead_letters.replay(run_id)"
             )
             raise RunUnsuccessful(f"{what}: {why}" if why else what, value=self.id, remedy=remedy)
-        return text if type is None else _decode(text, type)
+        if type is None or type is str:
+            return text
+        try:
+            return msgspec.json.decode(text, type=type)
+        except msgspec.DecodeError as error:
+            name = getattr(type, "__name__", type)
+            raise InvalidArgument(
+                f"the answer is not of type {name}: {error}",
+                value=text[:80],
+                remedy="leave out type to get the text, or pass the type that the run returns",
+            ) from error
 
     async def status(self) -> RunState:
         """Return the current state of the run.
@@ -321,7 +331,22 @@ class RunHandle:
             InvalidArgument: `after` is not a cursor.
             CursorAhead: The cursor is beyond the newest event.
         """
-        after = _cursor(after)
+        if after is None:
+            after = 0
+        elif (
+            isinstance(after, str)
+            and after.isascii()
+            and after.isdigit()
+            and len(after) <= len(str(_MAX_CURSOR))
+        ):
+            after = int(after)
+        if not isinstance(after, int) or isinstance(after, bool) or not 0 <= after <= _MAX_CURSOR:
+            raise InvalidArgument(
+                f"`after` must be the cursor of an event: an integer up to {_MAX_CURSOR}, or None for all "
+                "events",
+                value=repr(after)[:80],
+                remedy="pass the `cursor` of the last event that you received",
+            )
         store, scope = self._mailbox.stores.events, EventScope.run(self.id)
         has_text, is_over = after > 0, False  # events up to the cursor were not read
         question: object = None
@@ -452,32 +477,6 @@ def _state(run: RunRecord, row: RunDispatch | None = None, *, now: int = 0) -> S
         RunStatus.RUNNING: State.RUNNING,
         RunStatus.WAITING: State.WAITING,
     }[run.status]
-
-
-def _cursor(after: int | str | None) -> int:
-    if after is None:
-        return 0
-    if isinstance(after, str) and after.isascii() and after.isdigit() and len(after) <= len(str(_MAX_CURSOR)):
-        after = int(after)
-    if isinstance(after, int) and not isinstance(after, bool) and 0 <= after <= _MAX_CURSOR:
-        return after
-    raise InvalidArgument(
-        f"`after` must be the cursor of an event: an integer up to {_MAX_CURSOR}, or None for all events",
-        value=repr(after)[:80],
-        remedy="pass the `cursor` of the last event that you received",
-    )
-
-
-def _decode(text: str, type: Any) -> Any:
-    try:
-        return text if type is str else msgspec.json.decode(text, type=type)
-    except msgspec.DecodeError as error:
-        name = getattr(type, "__name__", type)
-        raise InvalidArgument(
-            f"the answer is not of type {name}: {error}",
-            value=text[:80],
-            remedy="leave out type to get the text, or pass the type that the run returns",
-        ) from error
 
 
 def _convert_event(event: CanonicalEvent, cursor: int) -> RunEvent | None:

@@ -115,7 +115,14 @@ class Mailbox:
                 execute with `config`. The database is unchanged, and no file was created.
             StoreError: The database cannot be opened.
         """
-        _refuse_no_work(work)
+        if work is not None and not isinstance(work, RunDispatchExecutor):
+            if not is_awaited(work):
+                raise ConfigError(
+                    "`work` must be a coroutine function, an executor, or None",
+                    value=repr(work)[:80],
+                    remedy="write `async def`, or use postroom.sync for plain functions",
+                )
+            refuse_no_parameter(work)
         _refuse_other_config(config, is_worker=work is not None)
         async with AsyncExitStack() as opened:
             stores = await open_stores(opened, url, schema)
@@ -351,19 +358,6 @@ async def _nothing(run: Run) -> None:
     """A placeholder for the work function in a process that executes no runs."""
 
 
-def _refuse_no_work(work: object) -> None:
-    if work is None or isinstance(work, RunDispatchExecutor):
-        return
-    if is_awaited(work):
-        refuse_no_parameter(work)
-        return
-    raise ConfigError(
-        "`work` must be a coroutine function, an executor, or None",
-        value=repr(work)[:80],
-        remedy="write `async def`, or use postroom.sync for plain functions",
-    )
-
-
 def _refuse_other_config(config: object, *, is_worker: bool) -> None:
     if config is None:
         return
@@ -457,7 +451,17 @@ def opened_stores(url: str, schema: str, clock: Clock | None = None) -> Stores:
     is_file = url.startswith("sqlite:///") and len(parts.path) > 1 and parts.path != "/:memory:"
     if is_file and not parts.query and not parts.fragment:
         path = Path(parts.path[1:])
-        _refuse_no_folder(path.resolve().parent)
+        folder = path.resolve().parent
+        try:
+            folder.stat()
+        except FileNotFoundError as error:
+            raise ConfigError(
+                f"the folder {folder} of the database does not exist",
+                value=str(folder),
+                remedy="create the folder, or correct the URL",
+            ) from error
+        except OSError:
+            pass  # the store reports any other problem with the folder
         return SqliteStore.open(path, clock=clock, purpose="program")
     if is_postgres_address(url):
         try:
@@ -483,19 +487,6 @@ def _no_address(url: object) -> ConfigError:
         value=shown[:80],
         remedy="use sqlite:///runs.db, sqlite:////var/lib/runs.db, postgresql://… or memory",
     )
-
-
-def _refuse_no_folder(folder: Path) -> None:
-    try:
-        folder.stat()
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"the folder {folder} of the database does not exist",
-            value=str(folder),
-            remedy="create the folder, or correct the URL",
-        ) from error
-    except OSError:
-        return  # the store reports any other problem with the folder
 
 
 def live_channels(stores: Stores, opened: AsyncExitStack) -> LiveChannels:
