@@ -150,8 +150,16 @@ def to_html(
         if box := _TASK.match(first.content):
             first.content = ("☐" if box[1] == " " else "☑") + first.content[box.end() :]
             item.attrs["class"] = "task"
+    # Wrap each deeply nested block of the text in a box with a scroll bar.
+    shown: list[Token] = []
+    begin = 0
+    for at, token in enumerate(tokens, 1):
+        if token.level == 0 and token.nesting <= 0:
+            block, begin = list(tokens[begin:at]), at
+            is_deep = max(token.level for token in block) >= _DEEP
+            shown += [Token("wide_open", "", 1), *block, Token("wide_close", "", -1)] if is_deep else block
     return nh3.clean(
-        PARSER.renderer.render(_deep_ones_scroll(tokens), PARSER.options, env),
+        PARSER.renderer.render(shown, PARSER.options, env),
         tags=_TAGS,
         attributes={"a": {"href", "title"}, "ol": {"start"}, "img": {"src", "alt"}, "pre": {"data-language"}},
         attribute_filter=lambda tag, attribute, value: _allowed_attribute(
@@ -238,18 +246,6 @@ def _key(text: str, pictures: Pictures, references: References) -> bytes:
 def _bytes(text: str) -> bytes:
     """Encode a text as UTF-8; lone surrogates are replaced."""
     return text.encode("utf-8", "replace")
-
-
-def _deep_ones_scroll(tokens: Sequence[Token]) -> list[Token]:
-    """Wrap each deeply nested block of a text in a box with a scroll bar."""
-    results: list[Token] = []
-    begin = 0
-    for at, token in enumerate(tokens, 1):
-        if token.level == 0 and token.nesting <= 0:
-            block, begin = list(tokens[begin:at]), at
-            is_deep = max(token.level for token in block) >= _DEEP
-            results += [Token("wide_open", "", 1), *block, Token("wide_close", "", -1)] if is_deep else block
-    return results
 
 
 class _Inline(ParserInline):

@@ -147,7 +147,15 @@ class Control:
             path = "remote_live"
             command = LiveRunCommand(kind=LiveCommandKind.DECISION, decisions=((tool_call_id, resume),))
             if not await self._send(target, command):
-                return await self._store_decisions(target, command)
+                if target.run_id is None:
+                    return False
+                request = RunActivation.new(
+                    target.thread_id, [], continue_run_id=target.run_id, decisions=command.decisions
+                )
+                try:
+                    return await self.keep_decisions(request) is not None
+                except StaleDecision:
+                    return False  # the caller gets this error from the submission
         if target is None or target.run_id is None:
             _LOG.info("decision.of_unknown_run", id=id)
         else:
@@ -288,17 +296,6 @@ class Control:
         for call_id, resume in decisions:
             await self._events.decision_received(row.thread_id, row.run_id, call_id, resume, path="kept")
 
-    async def _store_decisions(self, target: LiveRunTarget, command: LiveRunCommand) -> bool:
-        if target.run_id is None:
-            return False
-        request = RunActivation.new(
-            target.thread_id, [], continue_run_id=target.run_id, decisions=command.decisions
-        )
-        try:
-            return await self.keep_decisions(request) is not None
-        except StaleDecision:
-            return False  # the caller gets this error from the submission
-
     async def _asked_to_give_way(self, active: RunDispatch) -> bool:
         """Ask the process that executes a run to stop the run; return False if no process can be reached."""
         if self._core.live is not None and not await self._send(live_target(active), _GIVE_WAY):
@@ -331,15 +328,14 @@ class Control:
         mode = DeliveryMode(boundary=Boundary.NEXT_STEP, target_run_id=run_id)
         await self._core.threads.append_pending(target.thread_id, messages, mode)
         woken = executor.wake_pending_boundary(run_id) if is_here else await self._send(target, _WAKE)
-        return woken or not await self._retract(target.thread_id, messages)
-
-    async def _retract(self, thread_id: str, messages: tuple[Message, ...]) -> bool:
+        if woken:
+            return True
         for message in messages:
             try:
-                await self._core.threads.retract_pending(thread_id, message.id or "")
+                await self._core.threads.retract_pending(target.thread_id, message.id or "")
             except AlreadyConsumed:
-                return False  # the run reads all messages in one step
-        return True
+                return True  # the run reads all messages in one step
+        return False
 
     async def _active_target(self, thread_id: str) -> LiveRunTarget | None:
         claimed = await self._core.dispatches.claimed_dispatch(thread_id)

@@ -310,7 +310,19 @@ class CheckpointRepair:
         """Perform the queued repairs."""
         for _ in range(len(self._events.repairs)):
             task = self._events.repairs.popleft()
-            if not await self._perform(task):
+            query = MessageQuery(
+                after=task.first_seq - 1,
+                before=task.last_seq + 1,
+                limit=min(task.last_seq - task.first_seq + 1, MAX_PAGE),
+            )
+            try:
+                records = await self._threads.list_message_records(task.thread_id, query)
+                messages = [record.message for record in records]
+                is_done = await self._events.publish(*self._events.of_messages(task, messages))
+            except PostroomError as error:
+                _LOG.info("events.repair_waits", thread_id=task.thread_id, reason=error.describe())
+                is_done = False
+            if not is_done:
                 self._events.repair_later(task)
 
     async def _repair_run(self, run: RunRecord) -> int:
@@ -326,20 +338,6 @@ class CheckpointRepair:
             _LOG.warning("events.not_repaired", run_id=run.run_id, reason=error.describe())
             return 0
         return len(records)
-
-    async def _perform(self, task: CheckpointRepairTask) -> bool:
-        query = MessageQuery(
-            after=task.first_seq - 1,
-            before=task.last_seq + 1,
-            limit=min(task.last_seq - task.first_seq + 1, MAX_PAGE),
-        )
-        try:
-            records = await self._threads.list_message_records(task.thread_id, query)
-            messages = [record.message for record in records]
-            return await self._events.publish(*self._events.of_messages(task, messages))
-        except PostroomError as error:
-            _LOG.info("events.repair_waits", thread_id=task.thread_id, reason=error.describe())
-            return False
 
 
 def _stretches(records: Sequence[MessageRecord]) -> list[tuple[int, list[Message]]]:

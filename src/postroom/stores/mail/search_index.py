@@ -188,11 +188,22 @@ _BEFORE_THE_PLACE = 4
 
 def snippet(message: Message, query: Query) -> str:
     """Return a short excerpt of a message around the first match of a query."""
-    requested_items = list(asked_of(query))
+    asked = list(asked_of(query))
     texts = (message.body_md, message.subject, message.topic, message.sender_name)
     for text in texts:
-        if (result := _around(text, requested_items)) is not None:
-            return result
+        before: list[Word] = []
+        value = words(text)
+        for word in value:
+            before.append(word)
+            if any(
+                word.folded == item or (prefix and word.folded.startswith(item)) for item, prefix in asked
+            ):
+                shown = before[-_BEFORE_THE_PLACE - 1 :]
+                shown += islice(value, _WORDS - len(shown))
+                start = 0 if len(shown) < _WORDS and len(before) <= _BEFORE_THE_PLACE else shown[0].start
+                is_whole = next(value, None) is None
+                end = len(text) if is_whole else shown[-1].end
+                return ("…" if start else "") + text[start:end] + ("" if is_whole else "…")
     return ""
 
 
@@ -210,21 +221,6 @@ def asked_of(query: Query) -> Iterator[tuple[str, bool]]:
         case All(parts=parts) | AnyOf(parts=parts):
             for part in parts:
                 yield from asked_of(part)
-
-
-def _around(text: str, asked: list[tuple[str, bool]]) -> str | None:
-    before: list[Word] = []
-    value = words(text)
-    for word in value:
-        before.append(word)
-        if any(word.folded == item or (prefix and word.folded.startswith(item)) for item, prefix in asked):
-            shown = before[-_BEFORE_THE_PLACE - 1 :]
-            shown += islice(value, _WORDS - len(shown))
-            start = 0 if len(shown) < _WORDS and len(before) <= _BEFORE_THE_PLACE else shown[0].start
-            is_whole = next(value, None) is None
-            end = len(text) if is_whole else shown[-1].end
-            return ("…" if start else "") + text[start:end] + ("" if is_whole else "…")
-    return None
 
 
 """Maximum depth of a query, because FTS5's parser fails at 32 levels of alternating AND and OR."""

@@ -476,20 +476,6 @@ class Connection:
         self._expected.append(answer)
         return answer
 
-    def _send_looks(self) -> None:
-        """Send the queued queries."""
-        self._send_writes()
-        looks, self._looks = self._looks, {}
-        for _, (statement, requested_items) in sorted(looks.items()):
-            types = self._types.get(statement.name) if len(requested_items) > 1 else None
-            for_all = together(statement, types) if types else None
-            if for_all is not None:
-                answers = _Together(for_all.name, [answer for _, answer in requested_items])
-                self._send_prepared(for_all, columns([bound for bound, _ in requested_items]), answers)
-                continue
-            for bound, answer in requested_items:
-                self._send_prepared(statement, bound, answer)
-
     def _send_writes(self) -> None:
         writes, self._writes = self._writes, []
         for statement, several in writes:
@@ -508,7 +494,17 @@ class Connection:
             Contended, PostroomError: The first error of the server; later statements were not executed.
         """
         expected = self._expected
-        self._send_looks()
+        self._send_writes()
+        looks, self._looks = self._looks, {}
+        for _, (statement, requested_items) in sorted(looks.items()):
+            types = self._types.get(statement.name) if len(requested_items) > 1 else None
+            for_all = together(statement, types) if types else None
+            if for_all is not None:
+                answers = _Together(for_all.name, [answer for _, answer in requested_items])
+                self._send_prepared(for_all, columns([bound for bound, _ in requested_items]), answers)
+                continue
+            for bound, answer in requested_items:
+                self._send_prepared(statement, bound, answer)
         if expected and expected[-1] is not _MARK:
             self.flush()
         refused: Refusal | None = None

@@ -63,7 +63,22 @@ class Apart:
     async def _run_to_end(self, work: str, database: Path) -> Any:
         self._check_open()
         await asyncio.to_thread(self._refuse_changed)
-        process = await _start_process(work, str(database))
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                _PROGRAM,
+                work,
+                str(database),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+            )
+        except OSError as error:
+            raise StoreUnavailable(
+                f"cannot start a process: {error.strerror}",
+                value=sys.executable,
+                remedy="see the open files in `postroom doctor`; after an upgrade, start the server again",
+            ) from error
         assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - both are pipes
         self._running.add(process)
         try:
@@ -92,21 +107,3 @@ class Apart:
     def _check_open(self) -> None:
         if self._is_closed:
             raise StoreClosed("the database is closed")
-
-
-async def _start_process(*words: str) -> asyncio.subprocess.Process:
-    try:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            _PROGRAM,
-            *words,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-    except OSError as error:
-        raise StoreUnavailable(
-            f"cannot start a process: {error.strerror}",
-            value=sys.executable,
-            remedy="see the open files in `postroom doctor`; after an upgrade, start the server again",
-        ) from error

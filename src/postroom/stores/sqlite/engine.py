@@ -383,7 +383,12 @@ class Writer:
             answer(group)
             return
         if self._commit(group) < len(group):
-            self._repeat_changes(group)
+            # run a checkpoint, and repeat the changes that found no disk space
+            refused = [change for change in group if isinstance(change.error, StoreFull)]
+            if refused and self._folded():
+                for change in refused:
+                    change.value = change.error = None
+                self._commit(refused)
         answer(group)
         self._do_chores()
 
@@ -446,15 +451,6 @@ class Writer:
         if self._connection.in_transaction:
             self._undo()
         return count
-
-    def _repeat_changes(self, group: list[_Change]) -> None:
-        """Run a checkpoint, and repeat the changes that found no disk space."""
-        refused = [change for change in group if isinstance(change.error, StoreFull)]
-        if not refused or not self._folded():
-            return
-        for change in refused:
-            change.value = change.error = None
-        self._commit(refused)
 
     def _folded(self) -> bool:
         """Run a checkpoint; return whether the whole log was written to the database."""
