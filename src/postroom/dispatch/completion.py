@@ -987,12 +987,17 @@ class Completion:
             end = derive_termination(dispatch)
             could_not_start = end.detail in _NOT_STARTED and dispatch.executions <= 1
             has_read = dispatch.claimed_at is not None and not could_not_start
+            now, unread_ids = tx.now(), set[str]()
+            if commands := commands_in(tx, dispatch.dispatch_id):
+                tx.runs.dispatches.drop_commands(dispatch.dispatch_id)
+                if not self._core.executor.commits_steps(dispatch.thread_id):
+                    unread_ids = {one.decision_id for command in commands for _, one in command.decisions}
             ended = run.ended(
                 end,
-                now=tx.now(),
+                now=now,
                 dispatch_id=dispatch.dispatch_id,
                 has_read=has_read,
-                unread_ids=self._unread_ids(tx, dispatch),
+                unread_ids=unread_ids,
             )
             effects = self._core.effects
             drafts = () if effects is None else tuple(effects.of(tx, ended))
@@ -1003,16 +1008,6 @@ class Completion:
                     effects.withdraw(tx, run, has_begun=dispatch.claimed_at is not None)
         tx.runs.dispatches.mark_reconciled([dispatch.dispatch_id])
         return replace(dispatch, reconciled=True), ended
-
-    def _unread_ids(self, tx: Transaction, dispatch: RunDispatch) -> set[str]:
-        """Return the ids of the decisions that a run's executor has not read; remove the run's commands."""
-        commands = commands_in(tx, dispatch.dispatch_id)
-        if not commands:
-            return set()
-        tx.runs.dispatches.drop_commands(dispatch.dispatch_id)
-        if self._core.executor.commits_steps(dispatch.thread_id):
-            return set()
-        return {decision.decision_id for command in commands for _, decision in command.decisions}
 
     def told(self, dispatch: RunDispatch, ended: RunRecord | None, outcome: str = "") -> RunDispatch:
         """Count an ended run in the metrics after the commit, and notify the run's effects."""

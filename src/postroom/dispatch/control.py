@@ -109,8 +109,10 @@ class Control:
         core, workers = self._core, self._workers
         here = workers.give_way(active.dispatch_id)
         here = here or await core.executor.cancel_and_wait_by_thread(active.thread_id)
-        if not here and active.claimed_by != core.consumer_id and not await self._asked_to_give_way(active):
-            return await self._release(active)
+        if not here and active.claimed_by != core.consumer_id:
+            if core.live is not None and not await self._send(live_target(active), _GIVE_WAY):
+                return await self._release(active)  # no process can be reached
+            await self._asked_to_end(active, _GIVE_WAY)
         waited, config = 0, core.config
         while workers.give_way(active.dispatch_id) or not await self._release(active):
             if waited >= config.cancel_wait_ms:
@@ -295,13 +297,6 @@ class Control:
         """Publish decisions that were stored for an active run."""
         for call_id, resume in decisions:
             await self._events.decision_received(row.thread_id, row.run_id, call_id, resume, path="kept")
-
-    async def _asked_to_give_way(self, active: RunDispatch) -> bool:
-        """Ask the process that executes a run to stop the run; return False if no process can be reached."""
-        if self._core.live is not None and not await self._send(live_target(active), _GIVE_WAY):
-            return False
-        await self._asked_to_end(active, _GIVE_WAY)
-        return True
 
     async def _asked_to_end(self, claimed: RunDispatch, command: LiveRunCommand = _CANCEL) -> bool:
         core = self._core

@@ -171,7 +171,14 @@ class Recovery:
                     enqueued += await self._enqueue_for(run)
                     prepared.append(run)
             after = page[-1].run_id
-        in_order = sorted(prepared, key=lambda run: (_run_priority(run), run.created_at, run.run_id))
+        in_order = sorted(
+            prepared,
+            key=lambda run: (
+                DEFAULT_PRIORITY if run.activation is None else run.activation.delivery.priority,
+                run.created_at,
+                run.run_id,
+            ),
+        )
         thread_ids = dict.fromkeys(run.thread_id for run in in_order)
         await self._dispatcher.try_all([value for value in thread_ids if value not in queued_threads])
         return enqueued
@@ -458,10 +465,6 @@ class Rounds:
             for thread_id in part:
                 if thread_id not in open_ones:
                     workers.forget(thread_id)
-
-
-def _run_priority(run: RunRecord) -> int:
-    return DEFAULT_PRIORITY if run.activation is None else run.activation.delivery.priority
 
 
 def _list_waiting(tx: Transaction, after: str) -> tuple[RunRecord, ...]:

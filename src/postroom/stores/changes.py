@@ -137,7 +137,11 @@ class ChangeNotifier:
 
 def _wake(future: "asyncio.Future[None]") -> None:
     loop = future.get_loop()
-    if loop is _running_loop():
+    try:
+        is_here = loop is asyncio.get_running_loop()
+    except RuntimeError:
+        is_here = False
+    if is_here:
         _finish(future)
         return
     try:
@@ -149,13 +153,6 @@ def _wake(future: "asyncio.Future[None]") -> None:
 def _finish(future: "asyncio.Future[None]") -> None:
     if not future.done():
         future.set_result(None)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 class SharedChanges(NamedTuple):

@@ -99,7 +99,10 @@ class PostgresLiveChannels:
             late = self._timers.start(self._timer.sleep(self._accept_within_ms), name="give up")
             late.add_done_callback(lambda _: settled.come())
             try:
-                while not late.done() and await self._is_open(delivery_id):
+                while not late.done():
+                    rows = await self._read("receipts", delivery_id)
+                    if not any(row[0] in ("sent", "taken") for row in rows):
+                        break
                     await settled.wait(LOOK_AFTER)
             finally:
                 late.cancel()
@@ -146,10 +149,6 @@ class PostgresLiveChannels:
     async def _read(self, statement: str, *values: object) -> list[Row]:
         return await self._engine.read(lambda sql: _rows(sql, statement, values))
 
-    async def _is_open(self, delivery_id: str) -> bool:
-        rows = await self._read("receipts", delivery_id)
-        return any(row[0] in ("sent", "taken") for row in rows)
-
     async def _serve(self) -> None:
         """Receive commands, write receipts and renew listeners while there is anything to do."""
         while self._listening or self._gone or self._settled:
@@ -176,7 +175,11 @@ class PostgresLiveChannels:
     async def _take(self) -> None:
         for row in await self._write("take", self._process_id):
             subscription = self._listening.get(row[1])
-            command = _command(row)
+            command: LiveRunCommand | None = None
+            try:
+                command = _DECODER.decode(row[2])
+            except (msgspec.DecodeError, InvalidRecord) as error:
+                _LOG.error("live.command_unread", place=row[0], reason=str(error))
             if subscription is None or command is None:
                 self._settled[row[0]] = False
                 self._called.come()
@@ -246,14 +249,6 @@ def _process(process_id: str) -> str:
 
 def _delivery(delivery_id: str) -> str:
     return f"delivery:{delivery_id}"
-
-
-def _command(row: Row) -> LiveRunCommand | None:
-    try:
-        return _DECODER.decode(row[2])
-    except (msgspec.DecodeError, InvalidRecord) as error:
-        _LOG.error("live.command_unread", place=row[0], reason=str(error))
-        return None
 
 
 def _names(target: LiveRunTarget) -> tuple[str | None, ...]:

@@ -33,7 +33,6 @@ from postroom.contracts.errors import (
     CommitUnknown,
     InternalError,
     PostroomError,
-    StoreError,
     StoreReadOnly,
     StoreUnavailable,
 )
@@ -141,7 +140,14 @@ class Writer:
             pass
         except (PostroomError, Contended) as error:
             if len(group) == 1 or isinstance(error, CommitUnknown) or self._connection is None:
-                fail(group, _copy_error(error))
+                if isinstance(error, Contended):
+                    failure = StoreUnavailable(
+                        f"too many PostgreSQL transactions change the same rows at the same time: {error}"
+                    )
+                    failure.__cause__ = error
+                    fail(group, failure)
+                else:
+                    fail(group, error)
                 return ()
         # A defect: waiting callers get the error, and other callers continue.
         except Exception as error:
@@ -309,13 +315,3 @@ class _Work:
                 raise _OneByOne
         (self.left if is_held else self.done).append(change)
         self._locked.update(dict.fromkeys(transaction.locked, len(self.done)))
-
-
-def _copy_error(error: PostroomError | Contended) -> StoreError | PostroomError:
-    if isinstance(error, Contended):
-        failure = StoreUnavailable(
-            f"too many PostgreSQL transactions change the same rows at the same time: {error}"
-        )
-        failure.__cause__ = error
-        return failure
-    return error

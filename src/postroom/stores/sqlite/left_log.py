@@ -118,7 +118,10 @@ def _damage(file: BinaryIO, database: Path) -> int | None:
     magic, _, page_size, _, *salts, item, two = _HEADER.unpack(header)
     order, prior = _ORDERS.get(magic, ""), (item, two)
     if not order or _checksum(header[: -2 * _WORD], (0, 0), order) != prior:
-        frames = _frames(file, _read_page_size(database), _NATIVE)
+        with database.open("rb") as opened:
+            opened.seek(_PAGE_SIZE_AT)
+            number = int.from_bytes(opened.read(2), "big")
+        frames = _frames(file, _LARGEST_PAGE if number == 1 else number, _NATIVE)
         first = next(frames, None)
         # whether the frames after the damaged header belong together
         is_damaged = first is not None and _goes_on(frames, first.salts, {first.stored}, is_behind_end=True)
@@ -164,13 +167,6 @@ def _frames(file: BinaryIO, page_size: int, order: str) -> Iterator[_Frame]:
             order=order,
             data=read[: 2 * _WORD] + read[_FRAME.size :],
         )
-
-
-def _read_page_size(database: Path) -> int:
-    with database.open("rb") as file:
-        file.seek(_PAGE_SIZE_AT)
-        number = int.from_bytes(file.read(2), "big")
-    return _LARGEST_PAGE if number == 1 else number
 
 
 def _checksum(data: bytes, prior: _Checksum, order: str) -> _Checksum:
