@@ -476,9 +476,7 @@ def plan_submission(  # noqa: PLR0913 - the results of earlier steps, by name
     hints = RunHints(run_id=run_id, dispatch_id=dispatch_id, resolution_id=resolution_id)
     activation = replace(request, agent_id=agent_id, hints=hints)
     if existing is not None and existing.status is RunStatus.WAITING:
-        activation = activation.continuing(existing.run_id)
-        if request.trace.run_mode is RunMode.INTERNAL_WAKE:
-            activation = activation.traced(run_mode=RunMode.INTERNAL_WAKE)
+        activation = _continuing(activation, existing.run_id, request.trace.run_mode)
     snapshot = activation.snapshot(trigger_message_ids=triggers, covered=covered)
     if joins is not None and existing is not None and existing.activation is not None:
         snapshot = _merge_request(existing.activation, snapshot)
@@ -618,6 +616,11 @@ def _answers(
             elif before.decision.decision_id != decision.decision_id:
                 raise StaleDecision(f"question {ticket.ticket_id!r} has already been answered", value=call_id)
     return answered_tickets
+
+
+def _continuing(activation: RunActivation, run_id: str, mode: RunMode) -> RunActivation:
+    activation = activation.continuing(run_id)
+    return activation.traced(run_mode=mode) if mode is RunMode.INTERNAL_WAKE else activation
 
 
 def _merge_request(queued: RunActivationSnapshot, more: RunActivationSnapshot) -> RunActivationSnapshot:
