@@ -85,44 +85,33 @@ def _delivery_ways(context: ReadContext, project: Project, agent: Agent) -> Iter
         )
     else:
         stored = context.tx.runner(agent.id)
-        runner = None if stored is None else stored.runner
-        yield LIVE, False, _at_work(runner)
-        yield RUNNER, runner is not None, _by_runner(runner)
+        if stored is None:
+            yield LIVE, False, "the agent has no runner"
+            yield RUNNER, False, "the agent has no runner: `postroom agents set-runner`"
+        else:
+            if reads_at_work(stored.runner):
+                yield LIVE, False, "only a message on the thread of an active run is passed to that run"
+            else:
+                yield LIVE, False, "the agent's runner passes messages to a run only at its start"
+            try:
+                runner = read_runner(stored.runner)
+            except InvalidRunner as error:
+                why = f"a run starts, and will fail: {error.describe()}"
+            else:
+                recipe = f", {runner.recipe.value}" if isinstance(runner, Runner) else ""
+                why = f"a run starts now, or when the active run has ended: {runner.kind.value}{recipe}"
+            yield RUNNER, True, why
         has_session = reach is not None and reach.has_session
-        yield HOOK, has_session, _by_hook(has_session=has_session)
-    yield INBOX, True, "the agent gets no notification of messages: it must fetch its inbox"
-
-
-def _at_work(runner: str | None) -> str:
-    if runner is None:
-        return "the agent has no runner"
-    if reads_at_work(runner):
-        return "only a message on the thread of an active run is passed to that run"
-    return "the agent's runner passes messages to a run only at its start"
-
-
-def _by_runner(runner: str | None) -> str:
-    if runner is None:
-        return "the agent has no runner: `postroom agents set-runner`"
-    try:
-        known_any_runner = read_runner(runner)
-    except InvalidRunner as error:
-        return f"a run starts, and will fail: {error.describe()}"
-    recipe = f", {known_any_runner.recipe.value}" if isinstance(known_any_runner, Runner) else ""
-    return f"a run starts now, or when the active run has ended: {known_any_runner.kind.value}{recipe}"
-
-
-def _by_hook(*, has_session: bool) -> str:
-    if has_session:
-        text = (
+        yield (
+            HOOK,
+            has_session,
             "a client with hooks has acted as this agent; its hooks announce messages at the client's "
-            "next step"
-        )
-        return (
-            f"{text}; an idle Claude Code or Codex starts a turn, and so does Copilot CLI with postroom's "
+            "next step; an idle Claude Code or Codex starts a turn, and so does Copilot CLI with postroom's "
             "extension; other idle clients wait for their user"
+            if has_session
+            else "no client with hooks has acted as this agent: `postroom setup`",
         )
-    return "no client with hooks has acted as this agent: `postroom setup`"
+    yield INBOX, True, "the agent gets no notification of messages: it must fetch its inbox"
 
 
 GENERATION_TRIES = 32
@@ -250,7 +239,17 @@ def _update_agent(context: WriteContext, project: Project, asked: RegisterAgent 
     name = check_name(asked.name, of="a person" if project.slug == PEOPLE_SLUG else "an agent")
     known_agent = context.tx.agent(project.id, name)
     if known_agent is None:
-        _refuse_look_alike(context, project, check_new_name(name))
+        check_new_name(name)
+        active = context.tx.active_agents(project.id, limit=MAX_COMPARISONS)
+        if other := look_alike(name, (agent.name for agent in active)):  # such as `Ben.` or `B-en` for `Ben`
+            raise NameTaken(
+                f"{name!r} looks like the existing agent {other!r}",
+                value=name,
+                remedy=(
+                    f"use {other!r} if you are that agent, or a name that differs by letters or digits, such "
+                    f"as '{other}-2'"
+                ),
+            )
         return _create_agent(context, project, asked, name=name)
     if known_agent.name != name:
         raise NameTaken(
@@ -279,24 +278,6 @@ def _update_agent(context: WriteContext, project: Project, asked: RegisterAgent 
     ):
         to_archive(context, "agent", updated.id, project.id)
     return updated
-
-
-def _refuse_look_alike(context: WriteContext, project: Project, name: str) -> None:
-    """Raise an error if a name looks like the name of a recently active agent.
-
-    Raises:
-        NameTaken: The name looks like an existing one, such as `Ben.` or `B-en` for `Ben`.
-    """
-    active = context.tx.active_agents(project.id, limit=MAX_COMPARISONS)
-    if other := look_alike(name, (agent.name for agent in active)):
-        raise NameTaken(
-            f"{name!r} looks like the existing agent {other!r}",
-            value=name,
-            remedy=(
-                f"use {other!r} if you are that agent, or a name that differs by letters or digits, such "
-                f"as '{other}-2'"
-            ),
-        )
 
 
 def create_agent_identity(context: WriteContext, asked: CreateAgentIdentity) -> AgentView:

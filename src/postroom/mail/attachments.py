@@ -43,7 +43,17 @@ def load_attachments(asked: Sequence[AttachmentIn], *, root: str, rules: Rules) 
     loaded = []
     total = 0
     for attachment in asked:
-        name, content = _content(attachment, root, rules)
+        if attachment.path is not None and attachment.content_base64 is None:
+            name = attachment.name or Path(attachment.path).name
+            content = _read_inside(Path(root), attachment.path, rules)
+        elif attachment.content_base64 is not None and attachment.path is None and attachment.name:
+            name, content = attachment.name, _decode(attachment.name, attachment.content_base64, rules)
+        else:
+            raise InvalidArgument(
+                "an attachment needs either `path`, or `name` with `content_base64`",
+                value=attachment.path or attachment.name,
+                remedy="use exactly one of the two forms",
+            )
         total += len(content)
         if total > rules.max_attachments_bytes:
             raise TooLarge(
@@ -53,18 +63,6 @@ def load_attachments(asked: Sequence[AttachmentIn], *, root: str, rules: Rules) 
             )
         loaded.append(_load(name, content, rules))
     return loaded
-
-
-def _content(one: AttachmentIn, root: str, rules: Rules) -> tuple[str, bytes]:
-    if one.path is not None and one.content_base64 is None:
-        return one.name or Path(one.path).name, _read_inside(Path(root), one.path, rules)
-    if one.content_base64 is not None and one.path is None and one.name:
-        return one.name, _decode(one.name, one.content_base64, rules)
-    raise InvalidArgument(
-        "an attachment needs either `path`, or `name` with `content_base64`",
-        value=one.path or one.name,
-        remedy="use exactly one of the two forms",
-    )
 
 
 def _decode(name: str, text: str, rules: Rules) -> bytes:

@@ -85,14 +85,21 @@ def merged_since(folder: str, main: MainBranch, before: str) -> list[str]:
     for line in listed.splitlines():
         ref, commit = line.split(" ", 1)
         if commit not in own:
-            names[_short(ref)] = None
+            names[ref.removeprefix(_HEADS) if ref.startswith(_HEADS) else ref.split("/", 3)[-1]] = None
     subjects = ask_git(git, folder, "log", "--first-parent", "--merges", f"-{_MOST}", "--format=%s", new)
     for subject in reversed(subjects.splitlines()):
-        names |= dict.fromkeys(_branches_in(subject))
+        by_git, by_forge = (pattern.match(subject) for pattern in _MERGES)
+        if by_git:
+            for name in re.findall(r"'([^']+)'", by_git["names"]):
+                names[name.removeprefix("origin/")] = None
+        elif by_forge:
+            names[by_forge["name"]] = None
     for _, note in reversed(moves):
         if match := _FAST_FORWARD.match(note):
             names[match["name"].removeprefix("origin/")] = None
-    return [name for name in names if name not in (main.name, "HEAD") and _is_name(name)]
+    return [  # without commit ids
+        name for name in names if name not in (main.name, "HEAD") and not re.fullmatch(r"[0-9a-f]{40}", name)
+    ]
 
 
 def _moves(git: str, folder: str, main: MainBranch, before: str) -> Iterator[tuple[str, str]]:
@@ -109,18 +116,3 @@ def _moves(git: str, folder: str, main: MainBranch, before: str) -> Iterator[tup
         if commit == before:
             return
         yield commit, note
-
-
-def _short(ref: str) -> str:
-    return ref.removeprefix(_HEADS) if ref.startswith(_HEADS) else ref.split("/", 3)[-1]
-
-
-def _branches_in(subject: str) -> list[str]:
-    by_git, by_forge = (pattern.match(subject) for pattern in _MERGES)
-    if by_git:
-        return [name.removeprefix("origin/") for name in re.findall(r"'([^']+)'", by_git["names"])]
-    return [by_forge["name"]] if by_forge else []
-
-
-def _is_name(name: str) -> bool:
-    return not re.fullmatch(r"[0-9a-f]{40}", name)

@@ -1041,20 +1041,16 @@ def _clean_arguments(kind: type[Command], arguments: dict[str, Any]) -> dict[str
             continue
         cleaned = dict(cleaned) if cleaned is arguments else cleaned
         cleaned[name] = clean
-    return _with_several_ids(kind, cleaned) if "message_id" in cleaned else cleaned
-
-
-def _with_several_ids(kind: type[Command], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments with several ids in `message_id` as `message_ids`, if the tool has both."""
-    several, ids = "message_ids", _uncover(arguments.get("message_id"))
-    if several not in kind.__struct_fields__ or arguments.get(several):
-        return arguments
+    several = "message_ids"  # the place of several ids in `message_id`, if the tool has both
+    if "message_id" not in cleaned or several not in kind.__struct_fields__ or cleaned.get(several):
+        return cleaned
+    ids = _uncover(cleaned["message_id"])
     text = ids.strip() if isinstance(ids, str) else ""
     if text[:1] in _OPENING:
         ids = next(_json_forms(text), ids)
     if not (isinstance(ids, list) and len(ids) > 1) and not NUMBERS.fullmatch(text):
-        return arguments
-    return {name: value for name, value in arguments.items() if name != "message_id"} | {several: ids}
+        return cleaned
+    return {name: value for name, value in cleaned.items() if name != "message_id"} | {several: ids}
 
 
 @cache
@@ -1431,7 +1427,15 @@ def _uncover(value: object) -> object:
 
 def _without_cover(value: object) -> object:
     if isinstance(value, dict):
-        return _covered_in(value)
+        keys = list(value)
+        if len(keys) == 1 and keys[0] in _LIST_KEYS:
+            [inner] = value.values()
+            return inner if isinstance(inner, list) else [inner]
+        if keys and keys == [str(number) for number in range(len(keys))]:
+            return list(value.values())
+        if value.keys() == {"type", "value"} and value["type"] in _SCHEMA_TYPES:
+            return value["value"]
+        return value["text"] if value.keys() == {"type", "text"} and value["type"] == "text" else value
     if not isinstance(value, str):
         return value
     text = value.strip()
@@ -1447,30 +1451,12 @@ def _without_cover(value: object) -> object:
         return inner if isinstance(inner, str) else value
     if _ITEMS.fullmatch(text):
         return _ITEM.findall(text)
-    return _list_of_lines(text) or value
-
-
-def _covered_in(value: dict[Any, Any]) -> object:
-    """Return the list or value that an object wraps, or the object itself if it wraps nothing."""
-    keys = list(value)
-    if len(keys) == 1 and keys[0] in _LIST_KEYS:
-        [inner] = value.values()
-        return inner if isinstance(inner, list) else [inner]
-    if keys and keys == [str(number) for number in range(len(keys))]:
-        return list(value.values())
-    if value.keys() == {"type", "value"} and value["type"] in _SCHEMA_TYPES:
-        return value["value"]
-    return value["text"] if value.keys() == {"type", "text"} and value["type"] == "text" else value
-
-
-def _list_of_lines(text: str) -> list[object]:
-    """Return the texts of several lists, each of which is on a separate line."""
-    lines = text.splitlines()
+    lines = text.splitlines()  # several lists, each of which is on a separate line
     if len(lines) < 2 or not all(map(_LINE_OF_LIST.fullmatch, lines)):
-        return []
+        return value
     lists = [next(_json_forms(line.strip().rstrip(",")), None) for line in lines]
     items = [item for items in lists for item in (items if isinstance(items, list) else [None])]
-    return items if all(isinstance(item, str) for item in items) else []
+    return items if items and all(isinstance(item, str) for item in items) else value
 
 
 def _plain_json(literal: object, depth: int = 0) -> object:

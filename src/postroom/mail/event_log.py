@@ -116,7 +116,12 @@ def visible_events(context: ReadContext, home: Project, events: Sequence[Project
     """Return the log entries of a project that the caller may see."""
     reader = find_caller(context)
     if reader is None:
-        return [event for event in events if context.caller.operator or _is_open(event)]
+        return [
+            event
+            for event in events
+            if context.caller.operator
+            or not (event.happening.detail.get(HIDDEN) or event.happening.kind.startswith("contact."))
+        ]
     messages = sorted(
         {event.happening.message_id for event in events if event.happening.message_id is not None}
     )
@@ -136,10 +141,6 @@ def visible_events(context: ReadContext, home: Project, events: Sequence[Project
         return group == "message" or happening.agent_id == reader.id or not happening.detail.get(HIDDEN)
 
     return [event for event in events if may_see(event)]
-
-
-def _is_open(event: ProjectEvent) -> bool:
-    return not event.happening.detail.get(HIDDEN) and not event.happening.kind.startswith("contact.")
 
 
 def agent_addresses(tx: RecordReads, home: Project, events: Sequence[ProjectEvent]) -> dict[int | None, str]:

@@ -104,7 +104,15 @@ def read_name(written: str, case_sensitive: bool) -> Name:
     pieces: list[list[Character]] = [[]]
     start, end, is_text = None, "", True
     for lexeme in lexemes(written):
-        unit = _unit(lexeme, case_sensitive)
+        unit: Character | None
+        if lexeme[0] == "*":
+            unit = None
+        elif lexeme == "?":
+            unit = _ANY
+        elif lexeme[0] == "[":
+            unit = _set(lexeme, case_sensitive)
+        else:
+            unit = lexeme if case_sensitive else folded(lexeme)
         if isinstance(unit, str):
             pieces[-1].extend(unit)
             end += unit
@@ -144,16 +152,6 @@ def characters_meet(a: Character, b: Character) -> bool:
 def folded(text: str) -> str:
     """Return the text case-folded, without changing the number of characters."""
     return text.lower() if text.isascii() else "".join(map(_folded_character, text))
-
-
-def _unit(lexeme: str, case_sensitive: bool) -> Character | None:
-    if lexeme[0] == "*":
-        return None
-    if lexeme == "?":
-        return _ANY
-    if lexeme[0] == "[":
-        return _set(lexeme, case_sensitive)
-    return lexeme if case_sensitive else folded(lexeme)
 
 
 # Sets of characters

@@ -1,6 +1,6 @@
 """Operations on received messages: read the inbox, read and mark messages, and check their delivery."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TypedDict
 
 from postroom.contracts.chat import CHAT_KIND
@@ -53,7 +53,6 @@ from postroom.mail.views import (
     visible_hidden,
 )
 from postroom.mail.waking import open_questions
-from postroom.stores.mail.access import RecordReads
 
 _MAX_ON_THEIR_WAY = 500
 """Maximum number of the oldest messages waiting for chats that are searched for a message."""
@@ -147,7 +146,11 @@ def shown_messages(
     ids = [message.id for message in messages]
     recipients = context.tx.recipients(ids) if ids else {}
     attachments = context.tx.attachments(ids) if ids else {}
-    slugs = _slugs(context.tx, project, messages)
+    slugs = {project.id: project.slug}
+    for message in messages:
+        if message.project_id not in slugs:
+            home = context.tx.project_by_id(message.project_id)
+            slugs[message.project_id] = home.slug if home else "?"
     views = [
         message_view(
             message,
@@ -167,15 +170,6 @@ def shown_messages(
     return views
 
 
-def _slugs(tx: RecordReads, home: Project, messages: Iterable[Message]) -> dict[int, str]:
-    slugs = {home.id: home.slug}
-    for message in messages:
-        if message.project_id not in slugs:
-            project = tx.project_by_id(message.project_id)
-            slugs[message.project_id] = project.slug if project else "?"
-    return slugs
-
-
 def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
     """Return messages in an agent's inbox without marking the messages as read.
 
@@ -184,7 +178,14 @@ def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
         UnknownMessage: The agent has not received the message with the given id.
         CursorAhead: `after` is greater than the number of the newest entry.
     """
-    since = _past(asked.since, context.now)
+    since = None
+    if asked.since is not None:
+        try:
+            since = past_of(asked.since, context.now)
+        except (ValueError, OverflowError) as error:
+            raise InvalidArgument(
+                f"{asked.since!r} is not a past time", value=asked.since, remedy=f"use a time such as {TIMES}"
+            ) from error
     project, reader = acting(context, asked.project_key, asked.agent_name)
     if asked.message_id is not None:
         message, recipients = visible_message(context, project, reader, asked.message_id)
@@ -211,17 +212,6 @@ def fetch_inbox(context: ReadContext, asked: FetchInbox) -> list[InboxView]:
         importance=URGENT if asked.urgent_only else (),
     )
     return inbox_views(context, project, reader, entries, bodies=asked.include_bodies)
-
-
-def _past(text: str | None, now: int) -> int | None:
-    if text is None:
-        return None
-    try:
-        return past_of(text, now)
-    except (ValueError, OverflowError) as error:
-        raise InvalidArgument(
-            f"{text!r} is not a past time", value=text, remedy=f"use a time such as {TIMES}"
-        ) from error
 
 
 def fetch_inbox_events(context: ReadContext, asked: FetchInboxEvents) -> InboxEvents:

@@ -73,7 +73,8 @@ def plan_merge(
             remedy="choose two different projects",
         )
     new_names, refusals = dict(renames or {}), list(_refusals(tx, source, target))
-    equal = [value for value in tx.shared_agents(source.id, target.id) if _new_name(new_names, value) is None]
+    given = {old.casefold() for old in new_names}
+    equal = [name for name in tx.shared_agents(source.id, target.id) if name.casefold() not in given]
     if rename_equal:
         taken = {name.casefold() for name in new_names.values()}
         for name in equal:
@@ -115,10 +116,6 @@ def plan_merge(
         renames=tuple(renamed),
         refusals=tuple(dict.fromkeys(refusals)),
     )
-
-
-def _new_name(names: Mapping[str, str], name: str) -> str | None:
-    return next((new for old, new in names.items() if old.casefold() == name.casefold()), None)
 
 
 def _free_name(tx: MailReads, source: Project, target: Project, name: str, taken: Set[str]) -> str:

@@ -37,17 +37,14 @@ def parse_query(text: str) -> Query | None:
         kind = match.lastgroup or "word"
         value = match[kind]
         if kind == "field" and value.casefold() not in _ALIASES:
-            kind, value = "word", _rest_of_word(text, match.start(kind))
-            position = match.start("field") + len(value)
+            position = match.start("field")
+            rest = re.compile(r'[^\s()"]+').match(text, position)
+            kind, value = "word", rest[0] if rest else ""
+            position += len(value)
         else:
             position = match.end()
         results.append((kind, value))
     return _Reader(results).query()
-
-
-def _rest_of_word(text: str, start: int) -> str:
-    match = re.compile(r'[^\s()"]+').match(text, start)
-    return match[0] if match else ""
 
 
 def _is_indexed(text: str) -> bool:
@@ -129,18 +126,11 @@ class _Reader:
             return inside
         if kind == "field":
             return _in_field(self._one(depth), _ALIASES[value.casefold()])
-        return _phrase(value) if kind == "phrase" else _word(value)
-
-
-def _word(text: str) -> Query | None:
-    prefix = text.endswith("*")
-    word = text.rstrip("*") if prefix else text
-    return Term(word, prefix=prefix) if _is_indexed(word) else None
-
-
-def _phrase(text: str) -> Query | None:
-    words = tuple(word for word in text.split() if _is_indexed(word))
-    return Phrase(words) if words else None
+        if kind == "phrase":
+            words = tuple(word for word in value.split() if _is_indexed(word))
+            return Phrase(words) if words else None
+        word = value.rstrip("*")
+        return Term(word, prefix=value.endswith("*")) if _is_indexed(word) else None
 
 
 def _in_field(query: Query | None, field: str) -> Query | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import os.path
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -50,7 +50,8 @@ def list_locations(path: str, base: str) -> tuple[Location, ...]:
     locations: dict[Location, None] = {}
     for item in dict.fromkeys((written, os.path.realpath(written))):
         worktree, main = _find_worktree(Path(item))
-        top = worktree or _find_top(Path(item))
+        folders = (Path(item), *Path(item).parents)
+        top = worktree or next((str(folder) for folder in folders if os.path.lexists(folder / ".git")), "")
         locations[Location(path=item, floor=worktree, top=top)] = None
         if worktree:
             locations[Location(path=main + item[len(worktree) :], top=main)] = None
@@ -60,7 +61,8 @@ def list_locations(path: str, base: str) -> tuple[Location, ...]:
 def locate(projects: ProjectReads, locations: Sequence[Location]) -> tuple[Project, str] | None:
     """Return the project that contains a file, and the relative path, or None for a file in no project."""
     for location in locations:
-        for folder in _upwards(location):
+        path = Path(location.path)
+        for folder in map(str, (path, *path.parents)):
             project = projects.project(folder) or next(
                 iter(projects.projects_spelled(spelling(folder))), None
             )
@@ -73,15 +75,9 @@ def locate(projects: ProjectReads, locations: Sequence[Location]) -> tuple[Proje
                 is_within = around is not None and around.id == project.id and folder.startswith(location.top)
                 root = location.top if is_within else folder
                 return project, location.path[len(root) :].replace("\\", "/").strip("/")
+            if folder == location.floor:
+                break
     return None
-
-
-def _upwards(location: Location) -> Iterator[str]:
-    path = Path(location.path)
-    for folder in (path, *path.parents):
-        yield str(folder)
-        if str(folder) == location.floor:
-            return
 
 
 def _find_worktree(path: Path) -> tuple[str, str]:
@@ -95,10 +91,6 @@ def _find_worktree(path: Path) -> tuple[str, str]:
             return str(folder), str(Path(common).parent)
         break
     return "", ""
-
-
-def _find_top(path: Path) -> str:
-    return next((str(path) for path in (path, *path.parents) if os.path.lexists(path / ".git")), "")
 
 
 def _pointed_at(file: Path, lead: str, base: Path) -> str | None:
@@ -205,16 +197,12 @@ def move_project(tx: MailWrites, known: Project, home: str) -> bool:
     while agents := tx.agents(known.id, include_retired=True, limit=_PAGE, after=after):
         after = agents[-1].id
         for agent_id in tx.with_runner([agent.id for agent in agents]):
-            _move_runner(tx, agent_id, known.human_key, home)
+            kept_runner = tx.runner(agent_id)
+            runner = None if kept_runner is None else read_runner(kept_runner.runner)
+            if kept_runner is None or not isinstance(runner, Runner):
+                continue
+            within = runner.cwd.removeprefix(known.human_key)
+            if within != runner.cwd and within[:1] in ("", "/", "\\"):
+                moved = written_runner(replace(runner, cwd=home + within))
+                tx.put_runner(agent_id, moved, declared_by=kept_runner.declared_by, now=tx.now())
     return True
-
-
-def _move_runner(tx: MailWrites, agent_id: int, former: str, home: str) -> None:
-    kept_kept_runner = tx.runner(agent_id)
-    runner = None if kept_kept_runner is None else read_runner(kept_kept_runner.runner)
-    if kept_kept_runner is None or not isinstance(runner, Runner):
-        return
-    within = runner.cwd.removeprefix(former)
-    if within != runner.cwd and within[:1] in ("", "/", "\\"):
-        moved = written_runner(replace(runner, cwd=home + within))
-        tx.put_runner(agent_id, moved, declared_by=kept_kept_runner.declared_by, now=tx.now())

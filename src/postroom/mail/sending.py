@@ -432,7 +432,15 @@ def post(context: WriteContext, new: NewMessage, *, bad: list[PostroomError], sk
         answered = before.sender_id if was_sent else None
     refused = refusals(context, new.project, new.sender, new.addressees, reach=reach, answered=answered)
     if problems := [*bad, *refused.values()]:
-        raise _invalid(problems)
+        if len(problems) == 1:
+            raise problems[0]
+        names = ", ".join(str(error.value) for error in problems)
+        raise InvalidRecipients(
+            f"nothing was sent, because these recipients are invalid: {names}",
+            value=[error.value for error in problems],
+            remedy="correct or remove each of them; `details.recipients` gives the reasons",
+            details={"recipients": [as_reason(error) for error in problems]},
+        )
     if not new.addressees:
         raise InvalidRecipients(
             "the message has no recipient", value=[], remedy="name at least one agent in `to`, `cc` or `bcc`"
@@ -639,8 +647,11 @@ def _addressees(
         try:
             if agent := local.get(name.casefold()):
                 named = [Addressee(project=home, agent=agent, kind=kind)]
+            elif name.startswith(THREAD):
+                named = _participants(context, home, sender, name, kind)
             else:
-                named = _elsewhere(context, home, sender, name, kind)
+                project, agent = find_address(context, home, name)
+                named = [Addressee(project=project, agent=agent, kind=kind)]
         except PostroomError as error:
             error.value = name  # the name as it was given, with its project
             bad.append(error)
@@ -650,27 +661,6 @@ def _addressees(
             for addressee in named:
                 addressees.setdefault(addressee.agent.id, addressee)
     return list(addressees.values()), bad
-
-
-def _elsewhere(
-    context: WriteContext, home: Project, sender: Agent, address: str, kind: RecipientKind
-) -> list[Addressee]:
-    if address.startswith(THREAD):
-        return _participants(context, home, sender, address, kind)
-    project, agent = find_address(context, home, address)
-    return [Addressee(project=project, agent=agent, kind=kind)]
-
-
-def _invalid(problems: Sequence[PostroomError]) -> PostroomError:
-    if len(problems) == 1:
-        return problems[0]
-    names = ", ".join(str(error.value) for error in problems)
-    return InvalidRecipients(
-        f"nothing was sent, because these recipients are invalid: {names}",
-        value=[error.value for error in problems],
-        remedy="correct or remove each of them; `details.recipients` gives the reasons",
-        details={"recipients": [as_reason(error) for error in problems]},
-    )
 
 
 def recall_message(context: WriteContext, asked: RecallMessage) -> Recalled:

@@ -450,9 +450,8 @@ class Mail:
         else:
             readers = named_readers(command)
             answer = await waker.write(change, key=key, readers=readers)
-        return await self._with_unmatched(command, answer) if isinstance(command, ReservePaths) else answer
-
-    async def _with_unmatched(self, command: ReservePaths, answer: Any) -> Any:
+        if not isinstance(command, ReservePaths):
+            return answer
         root = await self.store.read(lambda tx: find_project(tx, command.project_key).human_key)
         patterns = [one["path"] for one in answer["granted"]]
         sensitive = self.rules.case_sensitive_paths

@@ -596,7 +596,15 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
         [view] = views(context.tx, project, [task], now=context.now, whole=True)
         answer: DoneAnswer = {"task": view, "ready": [], "message_id": None}
         if (asked.commit, asked.output, asked.message) != (task.commit, task.output, task.result):
-            answer["reason"] = _kept_evidence(context, project, task)
+            evidence = {"commit": task.commit, "output": task.output, "message": task.result}
+            parts = [
+                f"{name} {quoted(value, longest=80)}" for name, value in evidence.items() if value.strip()
+            ]
+            proof = f"with {', '.join(parts)}" if parts else "without evidence"
+            answer["reason"] = (
+                f"task {task.id} {story(context, project, task)} {proof}; the evidence of this call was not "
+                "stored"
+            )
         return answer  # the response of the first call may have been lost
     _check_holder(context, project, agent, task, asked.epoch)
     is_checked = task.acceptance == BY_PERSON
@@ -617,13 +625,6 @@ def done_task(context: WriteContext, asked: DoneTask) -> DoneAnswer:
     _tell_assignees(context, project, agent, ready)
     [view] = views(context.tx, project, [finished], now=context.now, whole=True)
     return {"task": view, "ready": [task.id for task in ready], "message_id": message_id}
-
-
-def _kept_evidence(context: ReadContext, project: Project, task: Task) -> str:
-    evidence = {"commit": task.commit, "output": task.output, "message": task.result}
-    parts = [f"{name} {quoted(value, longest=80)}" for name, value in evidence.items() if value.strip()]
-    proof = f"with {', '.join(parts)}" if parts else "without evidence"
-    return f"task {task.id} {story(context, project, task)} {proof}; the evidence of this call was not stored"
 
 
 def _evidence(asked: DoneTask, ready: Sequence[Task]) -> str:

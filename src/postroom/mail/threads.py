@@ -1,6 +1,7 @@
 """Operations on many messages: search, threads, and summaries of threads without a model."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NotRequired, TypedDict
 
@@ -241,20 +242,16 @@ def summarize_thread(context: ReadContext, asked: SummarizeThread) -> SummaryVie
         "left_out": size - len(messages),
         "first_ts": iso(messages[0].created_at),
         "last_ts": iso(messages[-1].created_at),
-        "participants": _participants(messages),
+        "participants": [
+            {"name": name, "messages": count}
+            for name, count in Counter(message.sender_name for message in messages).items()
+        ],
         "open_questions": _open_questions(messages),
         "unacknowledged": _unacked_messages(messages, recipients),
         "reservations": [
             reservation_view(reservation) for reservation in held if reservation.agent_id in writers
         ],
     }
-
-
-def _participants(messages: Sequence[Message]) -> list[ParticipantView]:
-    counts: dict[str, int] = {}
-    for message in messages:
-        counts[message.sender_name] = counts.get(message.sender_name, 0) + 1
-    return [{"name": name, "messages": count} for name, count in counts.items()]
 
 
 def _open_questions(messages: Sequence[Message]) -> list[QuestionView]:

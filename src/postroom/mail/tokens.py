@@ -181,9 +181,20 @@ class NamedTokens:
                 created_at=now,
                 expires_at=None if life is None else now + milliseconds(life),
             )
-            if (before := _same_before(tx, wanted)) is not None:
+            if (before := _by_id(tx, token_id, name, hashed)) is not None:
+                if (before.scopes, before.project_id) != (wanted.scopes, wanted.project_id):
+                    raise _used_before(token_id)
                 return _view(tx, before, now)
-            _free_name(tx, name, now)
+            current = next((token for token in tx.tokens_named(name) if token.is_current), None)
+            if current is not None:
+                if current.lives(now):
+                    raise NameTaken(
+                        f"a valid token named {shown(name)} already exists",
+                        value=name,
+                        remedy="choose another name, or replace the token with `postroom tokens rotate` or "
+                        "`postroom tokens revoke`",
+                    )
+                tx.put_token(replace(current, replaced_at=now))  # the name is free for the new token
             tx.put_token(wanted)
             return _view(tx, wanted, now)
 
@@ -206,9 +217,16 @@ class NamedTokens:
             now = self._clock.now()
             if (done := _by_id(tx, token_id, name, hashed)) is not None:
                 return _view(tx, done, now), {}
-            living = _living(tx, name, now)
-            last = living[-1]
-            ends = {token.id: _earlier(token.expires_at, now + milliseconds(overlap)) for token in living}
+            living = sorted(
+                (token for token in tx.tokens_named(name) if token.lives(now)), key=lambda one: one.is_current
+            )
+            if not living or not living[-1].is_current:
+                raise _unknown(name)
+            last = living[-1]  # the current token
+            end = now + milliseconds(overlap)
+            ends = {
+                token.id: end if token.expires_at is None else min(token.expires_at, end) for token in living
+            }
             for living_token in living:
                 replaced = now if living_token.replaced_at is None else living_token.replaced_at
                 tx.put_token(replace(living_token, expires_at=ends[living_token.id], replaced_at=replaced))
@@ -262,7 +280,10 @@ class NamedTokens:
 
         def look(tx: MailReads) -> list[TokenView]:
             now = self._clock.now()
-            tokens = [token for token in _all(tx) if ended or token.lives(now)]
+            tokens: list[KeptToken] = []
+            while page := tx.tokens(limit=_PAGE, after=tokens[-1].id if tokens else ""):
+                tokens += page
+            tokens = [token for token in tokens if ended or token.lives(now)]
             tokens.sort(key=lambda one: (one.name, one.created_at, one.is_current, one.id))
             return [_view(tx, token, now, used=self._used.get(token.id)) for token in tokens]
 
@@ -385,63 +406,12 @@ def _by_id(tx: MailReads, token_id: str, name: str, hashed: str) -> KeptToken | 
     return token
 
 
-def _same_before(tx: MailReads, wanted: KeptToken) -> KeptToken | None:
-    token = _by_id(tx, wanted.id, wanted.name, wanted.hash)
-    if token is not None and (token.scopes, token.project_id) != (wanted.scopes, wanted.project_id):
-        raise _used_before(wanted.id)
-    return token
-
-
 def _used_before(token_id: str) -> IdempotencyConflict:
     return IdempotencyConflict("the id belongs to another token", value=token_id, remedy="create a new token")
 
 
-def _free_name(tx: MailWrites, name: str, now: int) -> None:
-    """Release the name of an expired token for a new token.
-
-    Raises:
-        NameTaken: The token with this name is still valid.
-    """
-    current = next((token for token in tx.tokens_named(name) if token.is_current), None)
-    if current is None:
-        return
-    if current.lives(now):
-        raise NameTaken(
-            f"a valid token named {shown(name)} already exists",
-            value=name,
-            remedy="choose another name, or replace the token with `postroom tokens rotate` or `postroom "
-            "tokens revoke`",
-        )
-    tx.put_token(replace(current, replaced_at=now))
-
-
-def _living(tx: MailReads, name: str, now: int) -> list[KeptToken]:
-    """Return the valid tokens with a name, the current token last.
-
-    Raises:
-        UnknownToken: There is no valid current token with this name.
-    """
-    living = sorted(
-        (token for token in tx.tokens_named(name) if token.lives(now)), key=lambda one: one.is_current
-    )
-    if not living or not living[-1].is_current:
-        raise _unknown(name)
-    return living
-
-
 def _unknown(name: str) -> UnknownToken:
     return UnknownToken(f"there is no valid token of the name {shown(name)}", value=name[:200])
-
-
-def _earlier(one: int | None, other: int) -> int:
-    return other if one is None else min(one, other)
-
-
-def _all(tx: MailReads) -> list[KeptToken]:
-    tokens: list[KeptToken] = []
-    while page := tx.tokens(limit=_PAGE, after=tokens[-1].id if tokens else ""):
-        tokens += page
-    return tokens
 
 
 def _view(tx: MailReads, token: KeptToken, now: int, *, used: int | None = None) -> TokenView:

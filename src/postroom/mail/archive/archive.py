@@ -142,18 +142,11 @@ def differing_files(batch: Batch, blobs: Mapping[str, str], repository: ArchiveR
     Raises:
         ArchiveUnavailable: A file cannot be read.
     """
-    return [
-        path
-        for path, content in _expected_files(batch, blobs)
-        if not _is_same(path, content, blobs.get(path), repository)
-    ]
-
-
-def _expected_files(batch: Batch, blobs: Mapping[str, str]) -> Iterator[tuple[str, bytes]]:
-    yield from ((path, content) for path, content in batch.files.items() if not path.startswith("threads/"))
+    files = [(path, content) for path, content in batch.files.items() if not path.startswith("threads/")]
     for message, content in batch.recalled:
         folder = f"{layout.message_folder(message.created_at)}/{message.id}-"
-        yield next((path for path in blobs if path.startswith(folder)), folder), content
+        files.append((next((path for path in blobs if path.startswith(folder)), folder), content))
+    return [path for path, content in files if not _is_same(path, content, blobs.get(path), repository)]
 
 
 def _is_same(path: str, content: bytes, blob: str | None, repository: ArchiveRepository) -> bool:
@@ -163,12 +156,10 @@ def _is_same(path: str, content: bytes, blob: str | None, repository: ArchiveRep
     if hashlib.new(kind, b"blob %d\0%b" % (len(content), content), usedforsecurity=False).hexdigest() == blob:
         return True
     data = repository.read(path)
-    return data is not None and not path.startswith("attachments/") and _tell_the_same(path, content, data)
-
-
-def _tell_the_same(path: str, content: bytes, found: bytes) -> bool:
+    if data is None or path.startswith("attachments/"):
+        return False
     try:
-        ours, theirs = _profile_fields(path, content), _profile_fields(path, found)
+        ours, theirs = _profile_fields(path, content), _profile_fields(path, data)
     except ValueError:
         return False
     if path.startswith("reservations/") and theirs.get("expires_at", "") <= ours["expires_at"]:
@@ -390,7 +381,8 @@ class Archive:
         slug, newest = batch.project.slug, batch.newest_entry
         repository = self.repository(slug)
         for message, content in batch.recalled:
-            batch.files[_place(repository, message)] = content
+            path = next(_places(repository, [(message.id, message.created_at)]), layout.message_path(message))
+            batch.files[path] = content
         try:
             with self._marking:  # write the mark before the commit, so that it is never behind the archive
                 mark = read_mark(self.root)
@@ -466,11 +458,12 @@ class Archive:
             ArchiveUnavailable: The archive cannot be read.
         """
         repository = await asyncio.to_thread(self.repository, project.slug)
-        suspects = [
-            f"{kind}:{number}"
-            for kind in ("agent", "message", "reservation")
-            for number in await self._all_ids(project, kind, page)
-        ]
+        suspects: list[str] = []
+        for kind in ("agent", "message", "reservation"):
+            last = 0
+            while ids := await self._ids(project, kind, last, page):
+                suspects += [f"{kind}:{number}" for number in ids]
+                last = ids[-1]
         texts: list[str] = []
         for _ in range(2):
             blobs = await asyncio.to_thread(repository.blobs)
@@ -486,12 +479,6 @@ class Archive:
                 progress.tell(f"comparing {project.slug} with its archive: records", done, total)
         return sorted(set(texts))
 
-    async def _all_ids(self, project: Project, kind: str, page: int) -> list[int]:
-        results: list[int] = []
-        while ids := await self._ids(project, kind, results[-1] if results else 0, page):
-            results += ids
-        return results
-
     async def _ids(self, project: Project, kind: str, after: int, limit: int) -> list[int]:
         return await self._store.read(lambda tx: _ids(tx, project, kind, after, limit))
 
@@ -503,10 +490,6 @@ def _settled_batch(tx: MailReads, *, project: Project, records: Sequence[str]) -
     if any(row.target == str(project.id) for row in rows):  # every write contains the file of the project
         batch.files.pop(layout.PROJECT_FILE, None)
     return batch
-
-
-def _place(repository: ArchiveRepository, message: Message) -> str:
-    return next(_places(repository, [(message.id, message.created_at)]), layout.message_path(message))
 
 
 def _places(repository: ArchiveRepository, messages: Sequence[tuple[int, int]]) -> Iterator[str]:

@@ -153,7 +153,10 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
         _read_agent(found, project, _parse(slug, path, content))
     for path, content in repository.walk("reservations/"):
         _read_reservation(found, project, _parse(slug, path, content))
-    for path, content in _message_files(slug, repository):
+    total = len(repository.paths("messages/"))
+    for done, (path, content) in enumerate(repository.walk("messages/")):
+        if not done % _TOLD:
+            progress.tell(f"reading the archive of {slug}: files", done, total)
         if layout.parse_message_path(path) is not None:
             _read_message(found, project, f"{slug}:{path}", content)
     for path, content in repository.walk("attachments/"):
@@ -163,14 +166,6 @@ def _read_project(found: _Found, slug: str, repository: ArchiveRepository) -> No
         if sha256 not in found.blobs:
             found.blobs.add(sha256)
             found.add("blobs", {"sha256": sha256, "content": content})
-
-
-def _message_files(slug: str, repository: ArchiveRepository) -> Iterator[tuple[str, bytes]]:
-    total = len(repository.paths("messages/"))
-    for done, value in enumerate(repository.walk("messages/")):
-        if not done % _TOLD:
-            progress.tell(f"reading the archive of {slug}: files", done, total)
-        yield value
 
 
 def _parse(slug: str, path: str, content: bytes) -> Row:

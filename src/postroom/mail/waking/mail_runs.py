@@ -603,16 +603,12 @@ def _asker(context: WriteContext, agent: Agent, asked: Message, *, is_answer: bo
     if is_answer:
         first = tx.thread(asked.project_id, asked.thread_id, limit=1)
         sender_id = first[0].sender_id if first else agent.id
-        if sender_id == asked.sender_id or _nobody_reads(context, asked):
+        if sender_id == asked.sender_id:
+            return None
+        newest = tx.thread_tail(asked.project_id, asked.thread_id, limit=MAX_ANSWERS)
+        if len(newest) == MAX_ANSWERS and all(tx.answering_run(message.id) is not None for message in newest):
             return None
     return None if sender_id == agent.id else tx.agents_by_id([sender_id]).get(sender_id)
-
-
-def _nobody_reads(context: WriteContext, asked: Message) -> bool:
-    newest = context.tx.thread_tail(asked.project_id, asked.thread_id, limit=MAX_ANSWERS)
-    return len(newest) == MAX_ANSWERS and all(
-        context.tx.answering_run(message.id) is not None for message in newest
-    )
 
 
 class MessageEffects(RunEffects):
