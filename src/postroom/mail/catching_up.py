@@ -19,7 +19,6 @@ from postroom.contracts.quoting import one_line, quoted
 from postroom.contracts.records import replace
 from postroom.contracts.runs import ASKING, CANCELLED_BY, RunStatus
 from postroom.contracts.subscriptions import SUBSCRIPTION_THREAD
-from postroom.contracts.tasks import Task
 from postroom.mail.commands import CatchUp
 from postroom.mail.context import ReadContext
 from postroom.mail.event_log import agent_addresses, check_cursor, find_caller, visible_events
@@ -335,7 +334,16 @@ class _Sentences:
             if task and event.kind == "task.done" and event.agent_id != task.holder_id:
                 done = "{who} accepted {task}."
             title = f" {_quote(task.title)}" if task else ""
-            facts = _facts(task, event) if task else "."
+            facts = "."
+            if task and event.kind in ("task.done", "task.review"):
+                commit = f"; commit {_quote(task.commit)}" if task.commit else ""
+                result = f"; it says {_quote(task.result)}" if task.result else ""
+                facts = f"{commit}{result}."
+            elif task and task.reason:
+                # A later state has another reason.
+                is_rejected = event.kind == "task.ready" and task.state == "ready"
+                if is_rejected or event.kind in ("task.blocked", "task.cancelled", "task.released"):
+                    facts = f": {_quote(task.reason)}."
             text = done.format(who=self._who(event), task=f"task {number}{title}")
             self.add(about, event.at, text.removesuffix(".") + facts, task_id=number)
 
@@ -458,18 +466,6 @@ _OF_TASK: Final[Mapping[str, tuple[Subject, str]]] = {
 
 `task.ready` is the rejection of a task that was in review; elsewhere it has no sentence.
 """
-
-
-def _facts(task: Task, one: Happening) -> str:
-    if one.kind in ("task.done", "task.review"):
-        commit = f"; commit {_quote(task.commit)}" if task.commit else ""
-        result = f"; it says {_quote(task.result)}" if task.result else ""
-        return f"{commit}{result}."
-    is_rejected = one.kind == "task.ready" and task.state == "ready"  # a later state has another reason
-    has_reason = (
-        is_rejected or one.kind in ("task.blocked", "task.cancelled", "task.released")
-    ) and task.reason
-    return f": {_quote(task.reason)}." if has_reason else "."
 
 
 def _quote(text: str) -> str:

@@ -64,7 +64,20 @@ def fetch_events(context: ReadContext, asked: FetchEvents) -> EventsView:
     visible = visible_events(context, project, events)
     names = agent_addresses(context.tx, project, visible)
     return {
-        "events": [_view(event, names) for event in visible],
+        "events": [
+            {
+                "seq": event.seq,
+                "at": iso(event.happening.at),
+                "kind": event.happening.kind,
+                "agent": names.get(event.happening.agent_id),
+                "agent_id": event.happening.agent_id,
+                "message_id": event.happening.message_id,
+                "reservation_id": event.happening.reservation_id,
+                "run_id": event.happening.run_id,
+                "detail": dict(event.happening.detail),
+            }
+            for event in visible
+        ],
         "next": events[-1].seq if len(events) == asked.limit else bounds.newest,
         "newest": bounds.newest,
         "oldest": bounds.oldest,
@@ -151,19 +164,4 @@ def agent_addresses(tx: RecordReads, home: Project, events: Sequence[ProjectEven
     slugs = {number: project.slug if project else "?" for number, project in homes.items()}
     return {
         agent.id: format_address(agent.name, slugs[agent.project_id], home.slug) for agent in agents.values()
-    }
-
-
-def _view(event: ProjectEvent, names: dict[int | None, str]) -> EventView:
-    happening = event.happening
-    return {
-        "seq": event.seq,
-        "at": iso(happening.at),
-        "kind": happening.kind,
-        "agent": names.get(happening.agent_id),
-        "agent_id": happening.agent_id,
-        "message_id": happening.message_id,
-        "reservation_id": happening.reservation_id,
-        "run_id": happening.run_id,
-        "detail": dict(happening.detail),
     }

@@ -228,7 +228,13 @@ def _identity(git: str, folder: str, depth: int = 0) -> str:
             remote = its or (origin if is_bare else "")
     elif remote:
         remote = plain_remote(remote)
-    return identity if (identity := f"{remote}#{_root(git, folder)}") != "#" else ""
+    root = ""  # the oldest root commit of all branches; a shallow or empty history has none
+    if ask_git(git, folder, "rev-parse", "--is-shallow-repository") != "true":
+        branches = ("--branches", "--remotes=origin")
+        head = ("HEAD",) if ask_git(git, folder, "rev-parse", "--verify", "--quiet", "HEAD") else ()
+        words = ("rev-list", "--max-parents=0", *branches, *head)
+        root = "".join(ask_git(git, folder, *words, timeout=WALK_SECONDS).split()[-1:])
+    return f"{remote}#{root}" if remote or root else ""
 
 
 def plain_remote(url: str) -> str:
@@ -247,16 +253,6 @@ def _local(remote: str, folder: str) -> str:
     if _SCHEME.match(remote) or (_SCP.match(remote) and not _mode(Path(folder, remote))):
         return ""
     return os.path.realpath(Path(folder, remote))
-
-
-def _root(git: str, folder: str) -> str:
-    """Return the oldest root commit of all branches, or "" for a shallow or empty history."""
-    if ask_git(git, folder, "rev-parse", "--is-shallow-repository") == "true":
-        return ""
-    branches = ("--branches", "--remotes=origin")
-    head = ("HEAD",) if ask_git(git, folder, "rev-parse", "--verify", "--quiet", "HEAD") else ()
-    words = ("rev-list", "--max-parents=0", *branches, *head)
-    return "".join(ask_git(git, folder, *words, timeout=WALK_SECONDS).split()[-1:])
 
 
 def environment_of(git: str) -> dict[str, str]:

@@ -146,7 +146,17 @@ def characters_meet(a: Character, b: Character) -> bool:
     """Return whether two characters or character classes have a character in common."""
     if isinstance(a, str):
         return a == b if isinstance(b, str) else _holds(b, ord(a))
-    return _holds(a, ord(b)) if isinstance(b, str) else _share(a, b)
+    if isinstance(b, str):
+        return _holds(a, ord(b))
+    i = j = 0
+    while i < len(a) and j < len(b):
+        if a[i][1] < b[j][0]:
+            i += 1
+        elif b[j][1] < a[i][0]:
+            j += 1
+        else:
+            return True
+    return False
 
 
 def folded(text: str) -> str:
@@ -174,18 +184,6 @@ def _set(written: str, case_sensitive: bool) -> str | _Ranges:
 def _holds(ranges: _Ranges, code: int) -> bool:
     index = bisect_right(ranges, (code, _LAST_CHARACTER)) - 1
     return index >= 0 and ranges[index][1] >= code
-
-
-def _share(a: _Ranges, b: _Ranges) -> bool:
-    i = j = 0
-    while i < len(a) and j < len(b):
-        if a[i][1] < b[j][0]:
-            i += 1
-        elif b[j][1] < a[i][0]:
-            j += 1
-        else:
-            return True
-    return False
 
 
 def _items(written: str) -> list[tuple[str, str]]:
@@ -459,20 +457,19 @@ def covers(pattern: Pattern, held: Pattern) -> bool:
         return pattern.text == held.text
     if held.is_literal:
         return matches(pattern, held.text) or matches(pattern, f"{held.text}/{_NOBODYS}/{_NOBODYS}")
-    return all(matches(pattern, sample) for sample in _samples(held.text))
+    # Try a path with short names and a path with long names, each of which `held` covers.
+    *above, last = held.text.split("/")
+    for gap, run in (([], 3), ([_NOBODYS] * 3, 41)):
+        names = [part for name in above for part in (gap if name == "**" else [name])]
+        names += (gap or [_NOBODYS]) if last == "**" else [last]
+        sample = re.sub(r"\*+", _NOBODYS * run, "/".join(names)).replace("?", _NOBODYS)
+        if not matches(pattern, sample):
+            return False
+    return True
 
 
 _NOBODYS: Final = "\ue000"
 """A private-use character of Unicode, which no pattern contains. Only wildcards match this character."""
-
-
-def _samples(text: str) -> Iterator[str]:
-    """Yield a path with short names and a path with long names, each of which matches a pattern."""
-    *above, last = text.split("/")
-    for gap, run in (([], 3), ([_NOBODYS] * 3, 41)):
-        names = [part for name in above for part in (gap if name == "**" else [name])]
-        names += (gap or [_NOBODYS]) if last == "**" else [last]
-        yield re.sub(r"\*+", _NOBODYS * run, "/".join(names)).replace("?", _NOBODYS)
 
 
 def overlap(a: Pattern, b: Pattern) -> bool:

@@ -19,11 +19,9 @@ from postroom.contracts.mail import (
     InboxEntry,
     Message,
     Project,
-    Recipient,
     is_content_of,
 )
 from postroom.contracts.records import replace
-from postroom.contracts.waking import MessageRun
 from postroom.mail.commands import (
     AcknowledgeMessage,
     DeliveryStatus,
@@ -418,36 +416,27 @@ def delivery_status(context: ReadContext, asked: DeliveryStatus) -> DeliveryView
     value = ((keys.get(str(row.payload.get("mail_key"))), row.last_error) for row in rows)
     on_its_way = {agent_id: why for agent_id, why in value if agent_id is not None and why is not None}
     held = open_questions.held(context.tx, message, is_held, agents)[0] | on_its_way
+    statuses = list[RecipientStatus]()
+    for one in shown:
+        message_run = message_runs.get(one.agent_id)
+        statuses.append(
+            {
+                "name": format_address(one.name, one.project_slug, project.slug),
+                "kind": one.kind,
+                "state": states[one.agent_id],
+                "announced_at": maybe_iso(one.announced_at),
+                "announced_by": one.announced_by,
+                "run_id": message_run.run_id if message_run else None,
+                "delivered_at": maybe_iso(message_run.delivered_at if message_run else None),
+                "failure": (message_run.failure or None) if message_run else None,
+                "waits": held.get(one.agent_id),
+                "read_at": maybe_iso(one.read_at),
+                "acked_at": maybe_iso(one.acked_at),
+            }
+        )
     return {
         "message_id": message.id,
         "subject": message.subject,
         "recalled_at": maybe_iso(message.recalled_at),
-        "recipients": [
-            _status(
-                recipient,
-                message_runs.get(recipient.agent_id),
-                project,
-                state=states[recipient.agent_id],
-                waits=held.get(recipient.agent_id),
-            )
-            for recipient in shown
-        ],
-    }
-
-
-def _status(
-    one: Recipient, message_run: MessageRun | None, home: Project, *, state: str, waits: str | None
-) -> RecipientStatus:
-    return {
-        "name": format_address(one.name, one.project_slug, home.slug),
-        "kind": one.kind,
-        "state": state,
-        "announced_at": maybe_iso(one.announced_at),
-        "announced_by": one.announced_by,
-        "run_id": message_run.run_id if message_run else None,
-        "delivered_at": maybe_iso(message_run.delivered_at if message_run else None),
-        "failure": (message_run.failure or None) if message_run else None,
-        "waits": waits,
-        "read_at": maybe_iso(one.read_at),
-        "acked_at": maybe_iso(one.acked_at),
+        "recipients": statuses,
     }

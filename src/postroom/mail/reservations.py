@@ -519,7 +519,21 @@ def end_reservation(
     known_reservation = live_reservation(context, project, reservation_id)
     ended = context.tx.release_reservation(known_reservation.id, now=context.now, by=by.name, reason=reason)
     to_archive(context, "reservation", known_reservation.id, project.id)
-    _tell_holder(context, project, known_reservation, reason, home=home, by=by)
+    holder = context.tx.agents_by_id([known_reservation.agent_id])[known_reservation.agent_id]
+    addressees = [Addressee(project=project, agent=holder, kind="to")]
+    reach = context.tx.reach(by.id, [holder.id])
+    if holder.id != by.id and not refusals(context, home, by, addressees, reach=reach):
+        pattern = known_reservation.pattern
+        what = f"`{pattern}` (id {known_reservation.id})"
+        notice = NewMessage(
+            project=home,
+            sender=by,
+            addressees=addressees,
+            subject=f"Your reservation of {pattern} was ended"[: context.rules.max_subject_chars],
+            body_md=f"{by.name} ended your reservation of {what}.\n\nReason: {reason}",
+            importance="high",
+        )
+        post(context, notice, bad=[], skipped=[])
     return ended
 
 
@@ -559,26 +573,6 @@ def live_reservation(context: WriteContext, project: Project, reservation_id: in
             remedy="reserve the path now; no agent holds it",
         )
     return known_reservation
-
-
-def _tell_holder(
-    context: WriteContext, project: Project, known: Reservation, reason: str, *, home: Project, by: Agent
-) -> None:
-    holder = context.tx.agents_by_id([known.agent_id])[known.agent_id]
-    addressees = [Addressee(project=project, agent=holder, kind="to")]
-    reach = context.tx.reach(by.id, [holder.id])
-    if holder.id == by.id or refusals(context, home, by, addressees, reach=reach):
-        return
-    what = f"`{known.pattern}` (id {known.id})"
-    notice = NewMessage(
-        project=home,
-        sender=by,
-        addressees=addressees,
-        subject=f"Your reservation of {known.pattern} was ended"[: context.rules.max_subject_chars],
-        body_md=f"{by.name} ended your reservation of {what}.\n\nReason: {reason}",
-        importance="high",
-    )
-    post(context, notice, bad=[], skipped=[])
 
 
 def list_file_reservations(context: ReadContext, asked: ListReservations) -> ReservationsView:

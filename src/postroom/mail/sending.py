@@ -293,7 +293,16 @@ def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:
     """
     project, sender = acting_active(context, asked.project_key, asked.sender_name)
     original, recipients = visible_message(context, project, sender, asked.message_id)
-    addressees = _reply_recipients(context, sender, original, recipients, everybody=asked.reply_all)
+    own = original.sender_id == sender.id
+    kinds: dict[int, RecipientKind] = {} if own else {original.sender_id: "to"}
+    for recipient in recipients:
+        if recipient.kind == "bcc" or recipient.agent_id == sender.id:
+            continue
+        if own and recipient.kind == "to":
+            kinds.setdefault(recipient.agent_id, "to")
+        elif asked.reply_all:
+            kinds.setdefault(recipient.agent_id, recipient.kind)
+    addressees = _at_home(context, kinds)
     skipped: list[Addressee] = []
     hidden = [recipient.agent_id for recipient in recipients if recipient.kind == "bcc"]
     if sender.id in hidden and original.sender_id != sender.id:
@@ -324,26 +333,6 @@ def reply_subject(subject: str, most: int) -> str:
     """
     plain = _REPLY_PREFIX.sub("", subject)
     return f"Re: {plain}"[:most] if plain.strip() else ""
-
-
-def _reply_recipients(
-    context: WriteContext,
-    sender: Agent,
-    original: Message,
-    recipients: Sequence[Recipient],
-    *,
-    everybody: bool,
-) -> list[Addressee]:
-    own = original.sender_id == sender.id
-    kinds: dict[int, RecipientKind] = {} if own else {original.sender_id: "to"}
-    for recipient in recipients:
-        if recipient.kind == "bcc" or recipient.agent_id == sender.id:
-            continue
-        if own and recipient.kind == "to":
-            kinds.setdefault(recipient.agent_id, "to")
-        elif everybody:
-            kinds.setdefault(recipient.agent_id, recipient.kind)
-    return _at_home(context, kinds)
 
 
 def _at_home(context: WriteContext, kinds: Mapping[int, RecipientKind]) -> list[Addressee]:

@@ -412,8 +412,15 @@ class Mail:
 
     async def _change(self, operation: Operation, command: Command, caller: Caller) -> Any:
         """Make a change, or return the stored result for a repeated idempotency key."""
-        keyed = isinstance(command, Change) and command.idempotency_key is not None
-        place = _result_key(operation, command) if keyed else None
+        place = None
+        if isinstance(command, Change) and command.idempotency_key is not None:
+            body = msgspec.structs.replace(command, idempotency_key=None)
+            project, actor = named_in(command)
+            place = _AnswerKey(
+                scope=f"{project}\n{actor.casefold()}",
+                key=command.idempotency_key,
+                digest=hashlib.sha256(_ENCODER.encode([operation.name, body])).hexdigest(),
+            )
         attached = isinstance(command, SendMessage | ReplyMessage) and command.attachments
         is_slow = bool(attached) or isinstance(command, EnsureProject | StartSession)
         if place is not None and is_slow:
@@ -515,19 +522,6 @@ def named_in(command: Command) -> tuple[str, str]:
     return project, fields.get("sender_name") or fields.get("agent_name") or fields.get("name") or ""
 
 
-def _result_key(operation: Operation, command: Command) -> _AnswerKey | None:
-    key = command.idempotency_key if isinstance(command, Change) else None
-    if key is None:
-        return None
-    body = msgspec.structs.replace(command, idempotency_key=None)
-    project, actor = named_in(command)
-    return _AnswerKey(
-        scope=f"{project}\n{actor.casefold()}",
-        key=key,
-        digest=hashlib.sha256(_ENCODER.encode([operation.name, body])).hexdigest(),
-    )
-
-
 def home_of(command: Command) -> str:
     """Return the key of the project that a command names."""
     named: str = getattr(command, "project_key", "") or getattr(command, "human_key", "")
@@ -574,15 +568,10 @@ def projects_of(tx: MailReads, command: Command) -> set[int]:
     message_id, task_id = fields.get("message_id"), fields.get("task_id")
     if isinstance(task_id, int) and (task := tx.task(task_id)) is not None:  # the author may be a person
         ids |= {author.project_id for author in tx.agents_by_id([task.author_id]).values()}
-    return ids | _projects_of_message(tx, command, message_id) if isinstance(message_id, int) else ids
-
-
-def _projects_of_message(tx: MailReads, command: Command, message_id: int) -> set[int]:
-    message = tx.message(message_id)
-    if message is None:
-        return set()
-    if not isinstance(command, ReplyMessage | RecallMessage):
-        return {message.project_id}
-    readers = [recipient.agent_id for recipient in tx.recipients([message.id])[message.id]]
-    agents = tx.agents_by_id([message.sender_id, *readers]).values()
-    return {message.project_id} | {agent.project_id for agent in agents}
+    if not isinstance(message_id, int) or (message := tx.message(message_id)) is None:
+        return ids
+    if isinstance(command, ReplyMessage | RecallMessage):
+        readers = [recipient.agent_id for recipient in tx.recipients([message.id])[message.id]]
+        agents = tx.agents_by_id([message.sender_id, *readers]).values()
+        ids |= {agent.project_id for agent in agents}
+    return ids | {message.project_id}

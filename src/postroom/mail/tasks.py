@@ -146,11 +146,12 @@ def list_tasks(context: ReadContext, asked: ListTasks) -> TasksView:
         task = find_task(context, project, asked.task_id)
         return {"tasks": views(context.tx, project, [task], now=context.now, whole=True), "next": None}
     tasks = tasks_page(context.tx, project, asked.state, after=asked.after, limit=asked.limit + 1)
-    page, more = tasks[: asked.limit], len(tasks) > asked.limit
-    return {
-        "tasks": views(context.tx, project, page, now=context.now),
-        "next": "{}.{}.{}".format(page[-1].state, *_place(page[-1])) if more else None,
-    }
+    page, cursor = tasks[: asked.limit], None
+    if len(tasks) > asked.limit:
+        last = page[-1]
+        place = (last.changed_at, last.id) if last.state in ENDED_STATES else task_place(last)
+        cursor = "{}.{}.{}".format(last.state, *place)
+    return {"tasks": views(context.tx, project, page, now=context.now), "next": cursor}
 
 
 def tasks_page(
@@ -177,10 +178,6 @@ def tasks_page(
         elif left:
             tasks += tx.tasks_in(project.id, listed_state, after=start or _START, limit=left)
     return tasks
-
-
-def _place(task: Task) -> tuple[int, int]:
-    return (task.changed_at, task.id) if task.state in ENDED_STATES else task_place(task)
 
 
 def find_task(context: ReadContext, project: Project, task_id: int) -> Task:

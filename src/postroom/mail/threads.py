@@ -7,7 +7,7 @@ from typing import Final, NotRequired, TypedDict
 
 from postroom.contracts.clock import iso
 from postroom.contracts.errors import UnknownThread
-from postroom.contracts.mail import Message, Project, Recipient
+from postroom.contracts.mail import Message, Project
 from postroom.mail.commands import FetchThread, SearchMessages, ShowProject, SummarizeThread
 from postroom.mail.context import ReadContext
 from postroom.mail.conversation import Conversation
@@ -235,6 +235,17 @@ def summarize_thread(context: ReadContext, asked: SummarizeThread) -> SummaryVie
     recipients = context.tx.recipients([message.id for message in messages if message.ack_required])
     writers = {message.sender_id for message in messages}
     held = context.tx.live_reservations(project.id, now=context.now)
+    unacked_views: list[UnackedView] = []
+    for message in messages:
+        waiting = [
+            other.name
+            for other in recipients.get(message.id, [])
+            if other.acked_at is None and other.kind != "bcc"
+        ]
+        if message.ack_required and message.recalled_at is None and waiting:
+            unacked_views.append(
+                {"message_id": message.id, "subject": message.subject, "waiting_for": waiting}
+            )
     return {
         "thread_id": asked.thread_id,
         "subject": messages[0].subject,
@@ -247,7 +258,7 @@ def summarize_thread(context: ReadContext, asked: SummarizeThread) -> SummaryVie
             for name, count in Counter(message.sender_name for message in messages).items()
         ],
         "open_questions": _open_questions(messages),
-        "unacknowledged": _unacked_messages(messages, recipients),
+        "unacknowledged": unacked_views,
         "reservations": [
             reservation_view(reservation) for reservation in held if reservation.agent_id in writers
         ],
@@ -282,20 +293,3 @@ def _questions(body: str) -> list[str]:
 
 def _blank_code(code: re.Match[str]) -> str:
     return ("\n" if "\n" in code[0] else "x") * len(code[0])
-
-
-def _unacked_messages(
-    messages: Sequence[Message], recipients: dict[int, list[Recipient]]
-) -> list[UnackedView]:
-    unacked_views: list[UnackedView] = []
-    for message in messages:
-        waiting = [
-            other.name
-            for other in recipients.get(message.id, [])
-            if other.acked_at is None and other.kind != "bcc"
-        ]
-        if message.ack_required and message.recalled_at is None and waiting:
-            unacked_views.append(
-                {"message_id": message.id, "subject": message.subject, "waiting_for": waiting}
-            )
-    return unacked_views

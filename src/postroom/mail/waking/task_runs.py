@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 from postroom.contracts.clock import milliseconds
 from postroom.contracts.errors import PostroomError
-from postroom.contracts.mail import Agent, Project
+from postroom.contracts.mail import Project
 from postroom.contracts.records import replace
-from postroom.contracts.tasks import AGENT, ANYBODY, Task, place_in_message
+from postroom.contracts.tasks import AGENT, ANYBODY, place_in_message
 from postroom.log import get_logger
-from postroom.mail.context import Caller, WriteContext
+from postroom.mail.context import Caller
 from postroom.mail.projects import PEOPLE_KEY
 from postroom.mail.sending import Addressee, NewMessage, refusals, store_message, wake_readers
 from postroom.mail.tasks import end_leases, next_ready, take
@@ -82,7 +82,29 @@ class TaskRuns:
                 return False
             own = [path for reservation in held for path in reservation.paths]
             task, _ = next_ready(context, project, agent, _assignees(agent_id), own)
-            return task is not None and _send_task(context, project, agent, task)
+            if task is None:
+                return False
+            author = tx.agents_by_id([task.author_id])[task.author_id]
+            home = tx.project_by_id(author.project_id) or project
+            reader = Addressee(project=project, agent=agent, kind="to")
+            reach = tx.reach(author.id, [agent.id])
+            if refusals(context, home, author, [reader], reach=reach):
+                return False
+            words = (describe_task(task), describe_claim(replace(task, epoch=task.epoch + 1)))
+            message = NewMessage(
+                project=home,
+                sender=author,
+                addressees=[reader],
+                subject=f"Task {task.id}: {task.title}"[: context.rules.max_subject_chars],
+                body_md="\n\n".join(filter(None, words)),
+                thread_id=task.thread_id,
+            )
+            stored, woken = store_message(context, message, reach)
+            rules = context.rules
+            lease_ms = milliseconds(min(rules.default_reservation_ttl, rules.max_reservation_ttl))
+            take(context, project, agent, task, lease_ms=lease_ms, place=place_in_message(stored.id))
+            wake_readers(context, message, stored, woken)  # after the claim: the message is an order
+            return True
 
         return await self._waker.write(change, key=project.slug)
 
@@ -101,26 +123,3 @@ def _with_work(tx: MailReads, *, agent_id: int) -> tuple[Project, int] | None:
         return None
     is_ready = tx.ready_tasks(project.id, _assignees(agent_id), after=(-1, 0), limit=1)
     return (project, agent_id) if is_ready or tx.leases_ended(project.id, tx.now()) else None
-
-
-def _send_task(context: WriteContext, project: Project, agent: Agent, task: Task) -> bool:
-    tx = context.tx
-    author = tx.agents_by_id([task.author_id])[task.author_id]
-    home = tx.project_by_id(author.project_id) or project
-    reader, reach = Addressee(project=project, agent=agent, kind="to"), tx.reach(author.id, [agent.id])
-    if refusals(context, home, author, [reader], reach=reach):
-        return False
-    words = (describe_task(task), describe_claim(replace(task, epoch=task.epoch + 1)))
-    message = NewMessage(
-        project=home,
-        sender=author,
-        addressees=[reader],
-        subject=f"Task {task.id}: {task.title}"[: context.rules.max_subject_chars],
-        body_md="\n\n".join(filter(None, words)),
-        thread_id=task.thread_id,
-    )
-    stored, woken = store_message(context, message, reach)
-    lease_ms = milliseconds(min(context.rules.default_reservation_ttl, context.rules.max_reservation_ttl))
-    take(context, project, agent, task, lease_ms=lease_ms, place=place_in_message(stored.id))
-    wake_readers(context, message, stored, woken)  # after the claim: the message is an order
-    return True
