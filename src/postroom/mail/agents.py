@@ -295,9 +295,22 @@ def _create_agent(
     name: str | None = None,
 ) -> Agent:
     refuse_making(context)
+    if not name:
+        for attempt in range(GENERATION_TRIES):
+            name = generate_name(context.dice)
+            if attempt >= GENERATION_TRIES // 2:
+                name += str(context.dice.randrange(2, 10_000))
+            if context.tx.agent(project.id, name) is None:
+                break
+        else:
+            raise StateError(
+                f"all generated names for agents of project {project.slug} are in use",
+                value=project.slug,
+                remedy="choose a name yourself",
+            )
     agent = context.tx.insert_agent(
         project.id,
-        name=name or _free_name(context, project),
+        name=name,
         program=asked.program,
         model=asked.model,
         task_description=asked.task_description,
@@ -305,20 +318,6 @@ def _create_agent(
     )
     to_archive(context, "agent", agent.id, project.id)
     return agent
-
-
-def _free_name(context: WriteContext, project: Project) -> str:
-    for attempt in range(GENERATION_TRIES):
-        name = generate_name(context.dice)
-        if attempt >= GENERATION_TRIES // 2:
-            name += str(context.dice.randrange(2, 10_000))
-        if context.tx.agent(project.id, name) is None:
-            return name
-    raise StateError(
-        f"all generated names for agents of project {project.slug} are in use",
-        value=project.slug,
-        remedy="choose a name yourself",
-    )
 
 
 def start_session(context: WriteContext, asked: StartSession) -> SessionView:

@@ -627,7 +627,17 @@ def _parse(raw: str, case_sensitive: bool) -> Pattern:
                 raise _invalid(raw, problem, remedy)
         if _SCHEME.match(raw):
             return Pattern(raw, raw, True, True, f":{raw}\0", _folders("", True), raw, False)
-        text = path = "/".join(_written_names(raw))
+        names: list[str] = []
+        parts = raw.split("/")
+        for part in (*parts, "**") if parts[-1] in ("", ".") else parts:
+            if part in ("", "."):
+                continue
+            if "**" in part:
+                stars = "**" if not part.strip("*") else "*"
+                part = "".join(stars if lexeme[0] == "*" else lexeme for lexeme in lexemes(part))
+            if part != "**" or names[-1:] != ["**"]:
+                names.append(part)
+        text = path = "/".join(names)
         if raw.startswith("./") and (text.startswith("~") or _SCHEME.match(text)):
             text = f"./{text}"  # without this, the text would mean a home folder or a resource
         _check_length(raw, text)
@@ -680,20 +690,6 @@ def _check_wildcards(raw: str, path: str, case_sensitive: bool) -> None:
             )
     if "[." in path and any(read_name(name, case_sensitive) in (".", "..") for name in path.split("/")):
         raise _invalid(raw, "spells `.` or `..` with sets", "remove these sets")
-
-
-def _written_names(raw: str) -> list[str]:
-    names: list[str] = []
-    parts = raw.split("/")
-    for part in (*parts, "**") if parts[-1] in ("", ".") else parts:
-        if part in ("", "."):
-            continue
-        if "**" in part:
-            stars = "**" if not part.strip("*") else "*"
-            part = "".join(stars if lexeme[0] == "*" else lexeme for lexeme in lexemes(part))
-        if part != "**" or names[-1:] != ["**"]:
-            names.append(part)
-    return names
 
 
 @lru_cache(maxsize=16_384)

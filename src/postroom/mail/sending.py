@@ -209,8 +209,21 @@ def send_message(context: WriteContext, asked: SendMessage) -> Sent:
     addressees, bad = _addressees(context, project, sender, asked)
     skipped: list[str] = []
     if asked.broadcast:
-        others, skipped = _everybody_else(context, project, sender, addressees)
-        addressees += others
+        everyone = context.tx.agents(project.id, include_retired=False, limit=MAX_BROADCAST + 1)
+        if len(everyone) > MAX_BROADCAST:
+            raise TooLarge(
+                f"project {project.slug} has more than {MAX_BROADCAST} active agents",
+                value=MAX_BROADCAST,
+                remedy="list the recipients, or retire agents that are no longer in use",
+            )
+        named = {addressee.agent.id for addressee in addressees} | {sender.id}
+        others = [
+            Addressee(project=project, agent=agent, kind="to") for agent in everyone if agent.id not in named
+        ]
+        reach = context.tx.reach(sender.id, [addressee.agent.id for addressee in others])
+        closed = refusals(context, project, sender, others, reach=reach)
+        addressees += [addressee for addressee in others if addressee.agent.id not in closed]
+        skipped = [addressee.agent.name for addressee in others if addressee.agent.id in closed]
     new = NewMessage(
         project=project,
         sender=sender,
@@ -263,26 +276,6 @@ def _choose_thread(context: WriteContext, asked: SendMessage) -> str | None:
             remedy="use another id, or leave out `thread_id` to start a thread",
         )
     return thread_id
-
-
-def _everybody_else(
-    context: WriteContext, project: Project, sender: Agent, addressees: Sequence[Addressee]
-) -> tuple[list[Addressee], list[str]]:
-    everyone = context.tx.agents(project.id, include_retired=False, limit=MAX_BROADCAST + 1)
-    if len(everyone) > MAX_BROADCAST:
-        raise TooLarge(
-            f"project {project.slug} has more than {MAX_BROADCAST} active agents",
-            value=MAX_BROADCAST,
-            remedy="list the recipients, or retire agents that are no longer in use",
-        )
-    named = {addressee.agent.id for addressee in addressees} | {sender.id}
-    others = [
-        Addressee(project=project, agent=agent, kind="to") for agent in everyone if agent.id not in named
-    ]
-    reach = context.tx.reach(sender.id, [addressee.agent.id for addressee in others])
-    closed = refusals(context, project, sender, others, reach=reach)
-    willing = [addressee for addressee in others if addressee.agent.id not in closed]
-    return willing, [addressee.agent.name for addressee in others if addressee.agent.id in closed]
 
 
 def reply_message(context: WriteContext, asked: ReplyMessage) -> Sent:

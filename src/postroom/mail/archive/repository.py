@@ -598,7 +598,19 @@ class ArchiveRepository:
         Raises:
             ArchiveUnavailable: Git failed. Nothing is lost.
         """
-        self._sweep(now)
+        since = now - milliseconds(LEFTOVER_AFTER)
+        for pattern in LEFTOVERS:
+            for path in self._git.folder.glob(pattern):
+                try:
+                    if path.stat().st_mtime_ns // 1_000_000 < since:
+                        path.unlink()
+                # its process has completed the file, or another `tidy` has removed it
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise ArchiveUnavailable(
+                        f"a file of an interrupted write cannot be removed: {error}", value=str(path)
+                    ) from error
         counted = self._git.run("count-objects", "-v").decode().splitlines()
         counts = dict(line.split(": ", 1) for line in counted)
         if int(counts["packs"]) <= PACKS_KEPT and int(counts["count"]) <= LOOSE_KEPT:
@@ -695,21 +707,6 @@ class ArchiveRepository:
                 )
             yield entry.path, bytes(replies[start : start + entry.size])
             at = start + entry.size + 1
-
-    def _sweep(self, now: int) -> None:
-        since = now - milliseconds(LEFTOVER_AFTER)
-        for pattern in LEFTOVERS:
-            for path in self._git.folder.glob(pattern):
-                try:
-                    if path.stat().st_mtime_ns // 1_000_000 < since:
-                        path.unlink()
-                # its process has completed the file, or another `tidy` has removed it
-                except FileNotFoundError:
-                    continue
-                except OSError as error:
-                    raise ArchiveUnavailable(
-                        f"a file of an interrupted write cannot be removed: {error}", value=str(path)
-                    ) from error
 
 
 def _create(git: GitProgram) -> None:
