@@ -412,15 +412,8 @@ class Mail:
 
     async def _change(self, operation: Operation, command: Command, caller: Caller) -> Any:
         """Make a change, or return the stored result for a repeated idempotency key."""
-        place = None
-        if isinstance(command, Change) and command.idempotency_key is not None:
-            body = msgspec.structs.replace(command, idempotency_key=None)
-            project, actor = named_in(command)
-            place = _AnswerKey(
-                scope=f"{project}\n{actor.casefold()}",
-                key=command.idempotency_key,
-                digest=hashlib.sha256(_ENCODER.encode([operation.name, body])).hexdigest(),
-            )
+        keyed = isinstance(command, Change) and command.idempotency_key is not None
+        place = _result_key(operation, command) if keyed else None
         attached = isinstance(command, SendMessage | ReplyMessage) and command.attachments
         is_slow = bool(attached) or isinstance(command, EnsureProject | StartSession)
         if place is not None and is_slow:
@@ -520,6 +513,19 @@ def named_in(command: Command) -> tuple[str, str]:
     fields: Mapping[str, Any] = msgspec.structs.asdict(command)
     project = fields.get("project_key") or fields.get("human_key") or ""
     return project, fields.get("sender_name") or fields.get("agent_name") or fields.get("name") or ""
+
+
+def _result_key(operation: Operation, command: Command) -> _AnswerKey | None:
+    key = command.idempotency_key if isinstance(command, Change) else None
+    if key is None:
+        return None
+    body = msgspec.structs.replace(command, idempotency_key=None)
+    project, actor = named_in(command)
+    return _AnswerKey(
+        scope=f"{project}\n{actor.casefold()}",
+        key=key,
+        digest=hashlib.sha256(_ENCODER.encode([operation.name, body])).hexdigest(),
+    )
 
 
 def home_of(command: Command) -> str:
