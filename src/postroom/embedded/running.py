@@ -473,6 +473,10 @@ class Run:
         return f"{kind}-{self._memory.unnamed[kind]}"
 
     def _has_result(self, name: str) -> bool:
+        self._claim_name(name)
+        return name in self._memory.steps
+
+    def _claim_name(self, name: str) -> None:
         refuse_forked(self._process)
         refuse_other_id("the name of a step", name)
         if not name.strip():
@@ -484,7 +488,6 @@ class Run:
                 f"step {name!r} occurs twice in one run", value=name, remedy="give each step a different name"
             )
         self._memory.used.add(name)
-        return name in self._memory.steps
 
     async def _try_step(
         self,

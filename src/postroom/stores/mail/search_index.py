@@ -39,6 +39,7 @@ from postroom.stores.mail.check_values import message_of
 from postroom.stores.sql_transaction import SqlTransaction
 
 MAX_DEPTH: Final = 30
+"""Maximum depth of a query, because FTS5's parser fails at 32 levels of alternating AND and OR."""
 
 
 MAX_UNSPACED: Final = 16_000
@@ -222,8 +223,6 @@ def asked_of(query: Query) -> Iterator[tuple[str, bool]]:
             for part in parts:
                 yield from asked_of(part)
 
-
-"""Maximum depth of a query, because FTS5's parser fails at 32 levels of alternating AND and OR."""
 
 _COLUMNS = {"subject": "subject", "body": "body_md", "sender": "sender_name", "topic": "topic"}
 _NOTHING = '""'
