@@ -81,9 +81,9 @@ class AdminService:
         self._meter = meter
         self._started_at = started_at
         self.chats = chats
+        """The service of the gateway, or None if there is no gateway."""
         self.is_stopping = False
         """Whether the server is stopping, and therefore not ready."""
-        """The service of the gateway, or None if there is no gateway."""
 
     async def status(self) -> StatusView:
         """Return the state of the server: version, address, database, archive, and number of records."""
