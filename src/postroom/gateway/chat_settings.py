@@ -71,7 +71,14 @@ class ChatSettings:
         if name == "quiet":
             await self._sessions.choose_quiet(source, chosen)
         else:
-            session = await self._sessions.changed(key, lambda one: _with(one, name, chosen))
+            session = await self._sessions.changed(
+                key,
+                lambda one: replace(
+                    one,
+                    settings={item: known for item, known in one.settings.items() if item != name}
+                    | ({} if chosen is None else {name: chosen}),
+                ),
+            )
         return await self._line(name, session, source)
 
     def may_choose(self, name: str, source: SessionSource) -> bool:
@@ -165,11 +172,6 @@ class ChatSettings:
                 value = session.settings.get(name) or getattr(rules, name) or usual
         shown = " ".join(str(value).split())
         return f"{name}: {shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + '…'}"
-
-
-def _with(session: ChatSession, name: str, chosen: Json) -> ChatSession:
-    kept_fields = {item: value for item, value in session.settings.items() if item != name}
-    return replace(session, settings=kept_fields if chosen is None else {**kept_fields, name: chosen})
 
 
 def _no_choice(value: str, remedy: str) -> ConfigError:

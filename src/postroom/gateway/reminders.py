@@ -207,8 +207,14 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
     if hour > 23 or minute > 59:
         raise InvalidSchedule(wording.no_time_of_day(match["time"]), value=match["time"][:80])
     rest, named = match["rest"], _ZONE.fullmatch(match["rest"])
-    if named is not None and (timezone := _find_zone(named[1])) is not None:
-        zone, rest = timezone, named[2]
+    if named is not None:
+        zones = {name.casefold(): name for name in available_timezones()}
+        areas = {name.partition("/")[0] for name in zones if "/" in name}
+        folded = named[1].casefold()
+        is_place = named[1][0].isupper() or folded.partition("/")[0] in areas
+        timezone = zones.get(folded, named[1] if is_place else None)  # in the spelling of the database
+        if timezone is not None:
+            zone, rest = timezone, named[2]
     at = f"every {', '.join(days)} at {hour}:{minute:02} {zone}"
     numbers = list[str]()  # the last field of a cron expression, such as `1,3-5`
     for day in days:
@@ -222,15 +228,6 @@ def read_every(words: str, zone: str) -> tuple[When, str]:
             numbers += [str(number % 7) for number in range(first, last + 1 if last >= first else last + 8)]
     week = "*" if "*" in numbers else ",".join(dict.fromkeys(numbers))
     return When(cron=f"{minute} {hour} * * {week}", zone=zone, words=at), rest
-
-
-def _find_zone(told: str) -> str | None:
-    """Return the name of a time zone in the spelling of the database, or None for other words."""
-    zones = {name.casefold(): name for name in available_timezones()}
-    areas = {name.partition("/")[0] for name in zones if "/" in name}
-    folded = told.casefold()
-    is_place = told[0].isupper() or folded.partition("/")[0] in areas
-    return zones.get(folded, told if is_place else None)
 
 
 def in_words(schedule: Schedule, *, shows_next: bool = False) -> str:

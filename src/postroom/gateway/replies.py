@@ -336,10 +336,15 @@ class ChatEffects(RunEffects):
         """Return the answer of a run that has ended, or the questions of a run that waits."""
         if not is_chat(run.thread_id):
             return ()
-        closed = tuple[OutboxDraft, ...]()
-        if run.answered:
-            over = (one.ticket for one in run.answered if one.is_left or one.asked_again_as is not None)
-            closed = tuple(_closed_draft(run, ticket) for ticket in over)
+        closed = list[OutboxDraft]()
+        for answered in run.answered:
+            if answered.is_left or answered.asked_again_as is not None:
+                question = question_of(run, answered.ticket)
+                text = closed_card(question, wording.NO_LONGER_ASKED)  # it has no buttons
+                card = Reply(
+                    kind=ReplyKind.CARD, thread_id=run.thread_id, text=text, question=question.number
+                )
+                closed.append(card.draft(f"withdrawn/{question.number}"))
         if run.status is RunStatus.WAITING:
             waiting = run.waiting
             if waiting is None or waiting.reason is WaitingReason.BACKGROUND_TASKS:
@@ -372,14 +377,6 @@ class ChatEffects(RunEffects):
         if reply is None:
             return ()
         return (*closed, reply.draft(f"{reply.kind}/{run.run_id}/{run.dispatch_id}"))
-
-
-def _closed_draft(run: RunRecord, ticket: RunWaitingTicket) -> OutboxDraft:
-    """Return the effect that removes the buttons from the card of a question."""
-    question = question_of(run, ticket)
-    text = closed_card(question, wording.NO_LONGER_ASKED)
-    card = Reply(kind=ReplyKind.CARD, thread_id=run.thread_id, text=text, question=question.number)
-    return card.draft(f"withdrawn/{question.number}")
 
 
 def list_inbound_ids(run: RunRecord) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from weakref import WeakValueDictionary
 
 from postroom.concurrency import Tasks
 from postroom.contracts.activation import BusyPolicy
-from postroom.contracts.chat import ChatSession, InboundMessage, InboundMove, InboundStatus
+from postroom.contracts.chat import InboundMessage, InboundMove, InboundStatus
 from postroom.contracts.chat_people import PersonRole
 from postroom.contracts.clock import Clock, Timer
 from postroom.contracts.errors import (
@@ -456,9 +456,23 @@ class GatewayRunner:
         session, began_anew = await services.sessions.current(key, source)
         if began_anew and services.sessions.reset_policy(session, source).notify:
             await services.notices.tell(source, wording.BEGAN_ANEW, key=f"anew/{session.thread_id}")
-        if is_person(source.agent):
+        if is_person(source.agent):  # this person answers in place of an agent
             session, _ = await services.sessions.of(key, source)
-            await self._pass_on(event, source, session, key)
+            if services.stores.is_shared:
+                await self._wait_for_earlier(event, key)
+            refusal = await services.to_people.pass_on(event, source, session)
+            event.handed_over = True
+            if refusal is not None:
+                services.metrics.message("rejected")
+                await services.notices.refuse(event, refusal, key=notice_key("rejected", event.inbound_id))
+                await self._close(event, InboundStatus.REJECTED, reason=refusal)
+                return
+            services.metrics.message("passed_on")
+            if event.media or services.acknowledgements.is_due(key):
+                person, notice = short_name(source.agent or ""), notice_key("ack", event.inbound_id)
+                text = wording.files_not_passed_on(person) if event.media else wording.passed_on(person)
+                await services.notices.answer(event, text, key=notice, is_answer=False)
+            await self._close(event, InboundStatus.DONE)
             return
         activity = services.sessions.activity(session, source)
         mode = BusyPolicy(event.metadata["busy"]) if "busy" in event.metadata else None
@@ -477,27 +491,6 @@ class GatewayRunner:
         await self._acknowledge(event, source, key, admission)
         if key in self.workers.stop_requested and admission.kind is AdmissionKind.STARTED:
             await services.handover.cancel(session.thread_id)
-
-    async def _pass_on(
-        self, event: MessageEvent, source: SessionSource, session: ChatSession, key: str
-    ) -> None:
-        """Send a message to the person who answers in place of an agent."""
-        services, person = self.services, short_name(source.agent or "")
-        if services.stores.is_shared:
-            await self._wait_for_earlier(event, key)
-        refusal = await services.to_people.pass_on(event, source, session)
-        event.handed_over = True
-        if refusal is not None:
-            services.metrics.message("rejected")
-            await services.notices.refuse(event, refusal, key=notice_key("rejected", event.inbound_id))
-            await self._close(event, InboundStatus.REJECTED, reason=refusal)
-            return
-        services.metrics.message("passed_on")
-        if event.media or services.acknowledgements.is_due(key):
-            text = wording.files_not_passed_on(person) if event.media else wording.passed_on(person)
-            notice = notice_key("ack", event.inbound_id)
-            await services.notices.answer(event, text, key=notice, is_answer=False)
-        await self._close(event, InboundStatus.DONE)
 
     async def _wait_for_earlier(self, event: MessageEvent, key: str) -> None:
         """Wait up to about 1.5 seconds for other processes to hand over earlier messages."""

@@ -110,7 +110,11 @@ class _Splitter:
         self._unit = unit
         self._fences = [fence for fence in map(self._reopening_fence, _fences(text)) if fence is not None]
         self._fence_starts = [fence.start for fence in self._fences]
-        self._spans = [span for span in _spans(text, self._fences) if self._fits(*span)]
+        self._spans = [
+            (start, end)
+            for start, end in _spans(text, self._fences)
+            if end - start <= room and unit.measure(text[start:end]) <= room
+        ]
         self._span_starts = [start for start, _ in self._spans]
 
     def pieces(self) -> Iterator[Piece]:
@@ -139,9 +143,6 @@ class _Splitter:
         if first + marks > self._room - _MIN_ROOM:
             return None
         return fence if first + marks <= self._room // 2 else replace(fence, opening=fence.closing)
-
-    def _fits(self, start: int, end: int) -> bool:
-        return end - start <= self._room and self._unit.measure(self._text[start:end]) <= self._room
 
     def _is_last(self, start: int) -> bool:
         """Return whether the text from `start` to the end fits into one part."""

@@ -64,9 +64,27 @@ class ShortWay:
         params = message.get("params")
         if message.get("method") != _CALL or not isinstance(params, dict) or message.keys() != _MESSAGE:
             return None
-        headers = None if self._is_traced else _headers(scope)
-        revision = None if headers is None else _revision(headers, params)
-        if revision is None or not _is_valid(revision, params):
+        if self._is_traced:
+            return None
+        headers: dict[bytes, bytes] = {}
+        for name, value in scope["headers"]:
+            if name in _READ:
+                if name in headers:
+                    return None
+                headers[name] = value
+        accepted = headers.get(b"accept", b"*/*").decode("latin-1").lower().split(",")
+        if not any(media_type.partition(";")[0].strip() in _JSON_TYPES for media_type in accepted):
+            return None
+        if headers.get(b"content-type", b"").partition(b";")[0] != b"application/json":
+            return None
+        revision, meta = _revision(headers, params), params.get("_meta")
+        if revision is None or not params.keys() <= _PARAMS:
+            return None
+        if isinstance(meta, dict) and meta.keys() & _TRACES:
+            return None
+        try:
+            validate_client_request(_CALL, revision, params)
+        except (ValueError, KeyError):  # what the models of the SDK raise is a ValueError
             return None
         arguments = params.get("arguments") or {}
         request = Request(scope)
@@ -85,20 +103,6 @@ class ShortWay:
             result |= self._envelope
         document = {"jsonrpc": "2.0", "id": message["id"], "result": result}
         return Response(msgspec.json.encode(document, enc_hook=str), media_type="application/json")
-
-
-def _headers(scope: Scope) -> dict[bytes, bytes] | None:
-    headers: dict[bytes, bytes] = {}
-    for name, value in scope["headers"]:
-        if name in _READ:
-            if name in headers:
-                return None
-            headers[name] = value
-    accepted = headers.get(b"accept", b"*/*").decode("latin-1").lower().split(",")
-    if not any(media_type.partition(";")[0].strip() in _JSON_TYPES for media_type in accepted):
-        return None
-    content_type = headers.get(b"content-type", b"").partition(b";")[0]
-    return headers if content_type == b"application/json" else None
 
 
 def _revision(headers: Mapping[bytes, bytes], params: Mapping[str, Any]) -> str | None:
@@ -120,14 +124,3 @@ def _revision(headers: Mapping[bytes, bytes], params: Mapping[str, Any]) -> str 
         and not tool.startswith(b"=?")
     )
     return revision if agree else None
-
-
-def _is_valid(revision: str, params: dict[str, Any]) -> bool:
-    meta = params.get("_meta")
-    if not params.keys() <= _PARAMS or (isinstance(meta, dict) and meta.keys() & _TRACES):
-        return False
-    try:
-        validate_client_request(_CALL, revision, params)
-    except (ValueError, KeyError):  # what the models of the SDK raise is a ValueError
-        return False
-    return True

@@ -93,7 +93,13 @@ def check_writes(
         elif view.notice == 1:
             findings.notes.append(_put(view))
     if held:
-        findings.held = _held_text(context, held)
+        authors = _authors(context, [view.changed_by for _, view in held])
+        lines = [
+            notices.change(report.shown, view, authors.get(view.changed_by), context.now)
+            for report, view in held[:SHOWN]
+        ]
+        more = f" {len(held) - SHOWN} more files have changed." if len(held) > SHOWN else ""
+        findings.held = notices.held_write_line(f"{' '.join(lines)}{more}")
         findings.changed = [[report.path, view.known_blob, report.blob] for report, view in held[:SHOWN]]
         findings.notes += [_put(view) for _, view in held]
     return findings
@@ -135,7 +141,14 @@ def note_files(
                 findings.notes.append(_note_change(report, agent.id))
             since = max(mine.written_at if mine else 0, context.now - TOGETHER)
             near = [view for view in others if view.written_at > since]
-            sentences += _together(context, report, viewer_id, near, is_told=report.file in pending)
+            authors = _authors(context, [view.viewer_id for view in near])
+            for view in near:
+                if author := authors.get(view.viewer_id):
+                    age = (context.now - view.written_at) // 1000
+                    is_same = is_sibling(viewer_id, view.viewer_id)
+                    wrote = notices.wrote_too(report.shown, author, age, is_sibling=is_same)
+                    sentences += [] if report.file in pending else [wrote]
+                    sentences.append(notices.edited_at_once(author, is_sibling=is_same))
         findings.notes.append(_put(replace(after, notice=2) if after.notice == 1 else after))
     if due:
         findings.notes.insert(0, lambda writing: writing.tx.mark_file_views_told(viewer_id))
@@ -267,27 +280,3 @@ def _tell_others(report: FileReport, viewer_id: int) -> Note:
     return lambda writing: writing.tx.note_file_change(
         report.file, report.blob, viewer_id=viewer_id, now=writing.now, since=writing.now - TOLD_WITHIN
     )
-
-
-def _held_text(context: ReadContext, held: Sequence[tuple[FileReport, FileView]]) -> str:
-    authors = _authors(context, [view.changed_by for _, view in held])
-    lines = []
-    for report, view in held[:SHOWN]:
-        author = authors.get(view.changed_by)
-        lines.append(notices.change(report.shown, view, author, context.now))
-    more = f" {len(held) - SHOWN} more files have changed." if len(held) > SHOWN else ""
-    return notices.held_write_line(f"{' '.join(lines)}{more}")
-
-
-def _together(
-    context: ReadContext, report: FileReport, viewer_id: int, near: Sequence[FileView], *, is_told: bool
-) -> list[str]:
-    authors = _authors(context, [view.viewer_id for view in near])
-    lines = list[str]()
-    for view in near:
-        if author := authors.get(view.viewer_id):
-            age = (context.now - view.written_at) // 1000
-            is_same = is_sibling(viewer_id, view.viewer_id)
-            wrote = notices.wrote_too(report.shown, author, age, is_sibling=is_same)
-            lines += [*([] if is_told else [wrote]), notices.edited_at_once(author, is_sibling=is_same)]
-    return lines

@@ -71,27 +71,27 @@ class Following:
 
             await self._mail.store.write(change)
         if command.after is None:
-            return await self._mail.store.read(lambda tx: self._newest(tx, command, caller))
+
+            def look(tx: MailReads) -> InboxEvents:
+                _, agent = acting(self._mail.context(tx, caller), command.project_key, command.agent_name)
+                newest, oldest = agent.inbox_seq, agent.inbox_floor
+                return {"events": [], "next": newest, "newest": newest, "oldest": oldest}
+
+            return await self._mail.store.read(look)
+        fetch = FetchInboxEvents(
+            project_key=command.project_key,
+            agent_name=command.agent_name,
+            after=command.after,
+            limit=command.limit,
+        )
         until = asyncio.get_running_loop().time() + command.wait_seconds
         return await self._mail.changes.awaited(
-            lambda: self._mail.store.read(lambda tx: self._after(tx, command, caller)),
+            lambda: self._mail.store.read(
+                lambda tx: fetch_inbox_events(self._mail.context(tx, caller), fetch)
+            ),
             lambda found: bool(found["events"]),
             until=until,
         )
-
-    def _newest(self, tx: MailReads, asked: AwaitMessages, caller: Caller) -> InboxEvents:
-        _, agent = acting(self._mail.context(tx, caller), asked.project_key, asked.agent_name)
-        newest, oldest = agent.inbox_seq, agent.inbox_floor
-        return {"events": [], "next": newest, "newest": newest, "oldest": oldest}
-
-    def _after(self, tx: MailReads, asked: AwaitMessages, caller: Caller) -> InboxEvents:
-        command = FetchInboxEvents(
-            project_key=asked.project_key,
-            agent_name=asked.agent_name,
-            after=asked.after or 0,
-            limit=asked.limit,
-        )
-        return fetch_inbox_events(self._mail.context(tx, caller), command)
 
 
 def _holds(grant: Grant) -> bool:
@@ -135,7 +135,10 @@ class EventFollowing:
             nonlocal after
             result = await self._look(asked, after, caller, asked.limit)
             while not result["events"] and result["next"] < result["newest"]:  # it may not see the page
-                result = _first(await self._look(asked, result["next"], caller, STRIDE), asked.limit)
+                result = await self._look(asked, result["next"], caller, STRIDE)
+                if len(result["events"]) > asked.limit:
+                    kept_events = result["events"][: asked.limit]
+                    result = {**result, "events": kept_events, "next": kept_events[-1]["seq"]}
             after = result["next"]
             return result
 
@@ -153,10 +156,3 @@ class EventFollowing:
         context = self._mail.context(tx, caller)
         refuse_unknown_token(context)
         return context
-
-
-def _first(found: EventsView, most: int) -> EventsView:
-    if len(found["events"]) <= most:
-        return found
-    kept_events = found["events"][:most]
-    return {**found, "events": kept_events, "next": kept_events[-1]["seq"]}

@@ -303,7 +303,12 @@ def _who(
     if actor is None or not (is_shown and call.session_id) or (bound and bound.agent_id == actor.agent.id):
         return actor, ()
     new = actor.agent.id
-    return actor, (lambda writing: _bind(writing, event, new),)
+
+    def bind(writing: WriteContext) -> None:
+        writing.tx.bind_client_session(event.client, call.session_id, new, writing.now)
+        writing.tx.purge_client_sessions(writing.now - SESSIONS_KEPT, limit=PURGED_AT_ONCE)
+
+    return actor, (bind,)
 
 
 def _require_proof(context: ReadContext, actor: _Actor | None) -> _Actor | None:
@@ -314,11 +319,6 @@ def _require_proof(context: ReadContext, actor: _Actor | None) -> _Actor | None:
         except AccessError:
             return None
     return actor
-
-
-def _bind(context: WriteContext, event: _Event, agent_id: int) -> None:
-    context.tx.bind_client_session(event.client, event.call.session_id, agent_id, context.now)
-    context.tx.purge_client_sessions(context.now - SESSIONS_KEPT, limit=PURGED_AT_ONCE)
 
 
 def _name_from_folder(event: _Event) -> str:
@@ -407,10 +407,17 @@ def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisio
         return _SILENT
     nudges = context.tx.nudges(actor.agent.id)
     active = (*_record_reservations(context, event, actor.agent), *_activity(context, actor.agent))
-    if event.call.fetched and (seq := _fetched_up_to(context, event, actor.agent)) > nudges.held_seq:
-        nudges = replace(nudges, held_seq=seq)
-        fetched = nudges
-        active += (lambda writing: writing.tx.set_nudges(actor.agent.id, fetched),)
+    if event.call.fetched:
+        # The sequence number up to which the agent has fetched all unread messages.
+        held_seq, ids = nudges.held_seq, set(event.call.fetched)
+        for message_id, seq in reversed(context.tx.directed_unread(actor.agent.id, limit=notices.COUNTED)):
+            if seq > held_seq and message_id not in ids:
+                break
+            held_seq = max(seq, held_seq)
+        if held_seq > nudges.held_seq:
+            nudges = replace(nudges, held_seq=held_seq)
+            fetched = nudges
+            active += (lambda writing: writing.tx.set_nudges(actor.agent.id, fetched),)
     if event.call.acts_as or 0 <= context.now - nudges.notified_at < TOLD_INTERVAL:
         return replace(_SILENT, notes=active)
     prompt = _prompt(context, event, actor)
@@ -462,16 +469,6 @@ def _record_reservations(
             writing.tx.note_reserved_in(reservation_id, agent.id, _in_session(event))
 
     return (note,)
-
-
-def _fetched_up_to(context: ReadContext, event: _Event, agent: Agent) -> int:
-    """Return the sequence number up to which the agent has fetched all unread messages."""
-    held_seq, fetched = context.tx.nudges(agent.id).held_seq, set(event.call.fetched)
-    for message_id, seq in reversed(context.tx.directed_unread(agent.id, limit=notices.COUNTED)):
-        if seq > held_seq and message_id not in fetched:
-            break
-        held_seq = max(seq, held_seq)
-    return held_seq
 
 
 def _in_session(event: _Event) -> str:
@@ -559,7 +556,12 @@ def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
         owner = actor if at_home else _require_proof(context, _agent_in(context, event, name, project.slug))
         if owner is not None:
             judged.append((project, owner.agent, paths))
-    files = _checked_files(context, event, actor)
+    # Whether the agent is about to overwrite file versions that it has not read.
+    files, rules, stale = Findings(), context.rules, event.call.stale
+    reports, writer = _reports(context, event, actor)
+    if writer is not None:
+        whole, other = stale or rules.stale_write_mode, stale or rules.stale_edit_mode
+        files = check_writes(context, _viewer(event, writer), reports, whole=whole, other=other)
     if actor is None and not judged and not files.notes:
         where = (
             "no project belongs to this folder"
@@ -578,24 +580,6 @@ def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decisi
         return _Decision(answer=_decision("deny", files.held, files), notes=tuple(files.notes))
     active = () if actor is None else _activity(context, actor.agent)
     return _Decision(answer=_answer("allow"), notes=(*active, *files.notes))
-
-
-def _checked_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
-    """Check whether the agent is about to overwrite file versions that it has not read."""
-    reports, agent = _reports(context, event, actor)
-    if agent is None:
-        return Findings()
-    rules = context.rules
-    whole, other = event.call.stale or rules.stale_write_mode, event.call.stale or rules.stale_edit_mode
-    return check_writes(context, _viewer(event, agent), reports, whole=whole, other=other)
-
-
-def _noted_files(context: ReadContext, event: _Event, actor: _Actor | None) -> Findings:
-    reports, agent = _reports(context, event, actor)
-    if agent is None:
-        return Findings()
-    home = actor.project.human_key if actor is not None else ""
-    return note_files(context, agent, _viewer(event, agent), reports, home)
 
 
 def _viewer(event: _Event, agent: Agent) -> int:
@@ -636,7 +620,11 @@ def _decision(outcome: Outcome, text: str, found: Findings) -> HookAnswer:
 
 
 def _with_files(decide: _Decide, context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
-    decided, findings = decide(context, event, actor), _noted_files(context, event, actor)
+    decided, findings = decide(context, event, actor), Findings()
+    reports, agent = _reports(context, event, actor)
+    if agent is not None:
+        home = actor.project.human_key if actor is not None else ""
+        findings = note_files(context, agent, _viewer(event, agent), reports, home)
     if not findings.notes and not findings.text:
         return decided
     purge = (lambda writing: writing.tx.purge_file_views(writing.now - VIEWS_KEPT, limit=PURGED_AT_ONCE),)

@@ -188,7 +188,14 @@ class MessageService:
             UnknownAgent: No person has this name.
             PostroomError: The message was rejected, and not stored.
         """
-        operation, arguments = await self._mail.store.read(lambda tx: _draft_operation(tx, slug, draft))
+        _, sender = await self._mail.store.read(lambda tx: find_person(tx, tx, draft.name))
+        arguments: dict[str, Any] = {"sender_name": sender.name}
+        if draft.answers is None:
+            operation = "send_message"
+            arguments |= {"to": [addressed(value, slug) for value in draft.to], "subject": draft.subject}
+        else:
+            operation = "reply_message"
+            arguments |= {"message_id": draft.answers, "reply_all": draft.to_all}
         arguments |= {
             "project_key": PEOPLE_SLUG,
             "body_md": draft.body,
@@ -252,22 +259,6 @@ class MessageService:
                 share_reservation(self._mail.context(tx, _POSTROOM), project, reservation)
 
         await self._mail.store.write(change)
-
-
-def _draft_operation(tx: MailReads, slug: str, draft: Draft) -> tuple[str, dict[str, Any]]:
-    """Return the operation that sends a draft, and the arguments of the operation.
-
-    Raises:
-        UnknownAgent: No person has the sender's name.
-    """
-    _, person = find_person(tx, tx, draft.name)
-    arguments: dict[str, Any] = {"sender_name": person.name}
-    if draft.answers is None:
-        return "send_message", arguments | {
-            "to": [addressed(value, slug) for value in draft.to],
-            "subject": draft.subject,
-        }
-    return "reply_message", arguments | {"message_id": draft.answers, "reply_all": draft.to_all}
 
 
 def _attachment_arguments(files: Sequence[DraftFile]) -> list[dict[str, str]]:

@@ -134,7 +134,7 @@ def story_of(tx: Transaction, run: RunRecord) -> Story:
         models=sorted(
             {str(event.payload.get("model")) for event in model_calls if event.payload.get("model")}
         ),
-        model_ms=sum(_number(event.payload.get("duration_ms")) for event in model_calls),
+        model_ms=sum(ms for event in model_calls if isinstance(ms := event.payload.get("duration_ms"), int)),
         tool_ms=sum((call.ended_at or call.at) - call.at for call in calls),
         held=held,
         heard_at=events[-1].created_at if events else None,
@@ -212,7 +212,3 @@ def shown(value: Json) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=1)
-
-
-def _number(value: Json) -> int:
-    return value if isinstance(value, int) else 0

@@ -61,7 +61,21 @@ class RunnerService:
 
     async def declared(self, project: str | None) -> Sequence[RunnerView]:
         """Return the runners in a project, or in all projects."""
-        return await self._mail.store.read(lambda tx: _shown_all(tx, project))
+
+        def shown(tx: MailReads) -> list[RunnerView]:
+            only = None if project is None else find_project(tx, project).id
+            return [
+                {
+                    "agent": runner.agent.name,
+                    "project": runner.project.slug,
+                    "declared_by": runner.declared_by,
+                    "runner": _read(runner.runner),
+                }
+                for runner in declared_runners(tx)
+                if only in (None, runner.project.id)
+            ]
+
+        return await self._mail.store.read(shown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,20 +110,6 @@ def declared_runners(tx: MailReads) -> list[DeclaredRunner]:
                     )
                 )
     return runners
-
-
-def _shown_all(tx: MailReads, project: str | None) -> list[RunnerView]:
-    only = None if project is None else find_project(tx, project).id
-    return [
-        {
-            "agent": runner.agent.name,
-            "project": runner.project.slug,
-            "declared_by": runner.declared_by,
-            "runner": _read(runner.runner),
-        }
-        for runner in declared_runners(tx)
-        if only in (None, runner.project.id)
-    ]
 
 
 def _read(kept: str) -> Mapping[str, Json]:

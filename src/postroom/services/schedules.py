@@ -15,7 +15,7 @@ from postroom.contracts.errors import UnknownSchedule
 from postroom.contracts.schedules import Schedule
 from postroom.mail.catching_up import summary
 from postroom.mail.commands import SendMessage, read_command
-from postroom.mail.context import Caller, WriteContext
+from postroom.mail.context import Caller
 from postroom.mail.identity import find_person
 from postroom.mail.operations import OPERATIONS
 from postroom.mail.projects import PEOPLE_SLUG, find_project
@@ -90,8 +90,15 @@ class MessageTarget(Target):
             context = self._mail.context(mail, _POSTROOM, waking=made)
             sent_command = command
             if scheduled.catch_up:
-                last = tx.schedules.named(MAIL, firing.schedule.name)
-                text = _summary(context, scheduled.project, None if last is None else last.last_id)
+                # A summary since the schedule's last message, or of the last 24 hours.
+                known = tx.schedules.named(MAIL, firing.schedule.name)
+                last_id = None if known is None else known.last_id
+                last = None if last_id is None else context.tx.message(int(last_id))
+                begin = context.now - _DAY if last is None else last.created_at
+                reader = Caller(postroom=True)  # readers of the pages may see all that this caller sees
+                project = find_project(context.projects, scheduled.project)
+                value = summary(replace(context, caller=reader), project, after=None, begin=begin)
+                text = "\n".join(summary_lines(value, mark="- "))
                 sent_command = msgspec.structs.replace(
                     command, body_md=f"{command.body_md}\n\n{text}".strip()
                 )
@@ -221,17 +228,6 @@ class MailSchedules:
         Sent messages are kept.
         """
         return await self.kept.remove(MAIL, name)
-
-
-def _summary(context: WriteContext, project_key: str, last_id: str | None) -> str:
-    """Return a Markdown summary of a project since a message, or of the last 24 hours."""
-    last = None if last_id is None else context.tx.message(int(last_id))
-    begin = context.now - _DAY if last is None else last.created_at
-    caller = Caller(postroom=True)  # readers of the pages may see all that this caller sees
-    value = summary(
-        replace(context, caller=caller), find_project(context.projects, project_key), after=None, begin=begin
-    )
-    return "\n".join(summary_lines(value, mark="- "))
 
 
 def shown(schedule: Schedule) -> ScheduleView:

@@ -98,7 +98,23 @@ class CheckingEngine(Engine):
     ) -> T:
         def twice(sql: SqlTransaction) -> T:
             with self._clock.held():
-                return _run_twice(change, sql)
+                if sql.dialect == "postgres":
+                    # PostgreSQL does not roll back sequences, so ids would be different in the second run
+                    return _run_observed(change, sql)
+                sql.run("store.rehearse")
+                try:
+                    first: object = _run_observed(change, sql)
+                except (PostroomError, ValueError, LookupError) as error:
+                    first = error
+                sql.run("store.forget_rehearsal")
+                sql.run("store.end_rehearsal")
+                try:
+                    again = _run_observed(change, sql)
+                except (PostroomError, ValueError, LookupError) as error:
+                    _refuse_other(first, error)
+                    raise
+                _refuse_other(first, again)
+                return again
 
         return await self.engine.write(twice, key=key, committed=committed)
 
@@ -159,26 +175,6 @@ class _HeldClock:
             yield
         finally:
             self._of_thread.instant = None
-
-
-def _run_twice(change: Callable[[SqlTransaction], T], sql: SqlTransaction) -> T:
-    if sql.dialect == "postgres":
-        # PostgreSQL does not roll back sequences, so ids would be different in the second run
-        return _run_observed(change, sql)
-    sql.run("store.rehearse")
-    try:
-        first: object = _run_observed(change, sql)
-    except (PostroomError, ValueError, LookupError) as error:
-        first = error
-    sql.run("store.forget_rehearsal")
-    sql.run("store.end_rehearsal")
-    try:
-        again = _run_observed(change, sql)
-    except (PostroomError, ValueError, LookupError) as error:
-        _refuse_other(first, error)
-        raise
-    _refuse_other(first, again)
-    return again
 
 
 def _refuse_other(first: object, again: object) -> None:

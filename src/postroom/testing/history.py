@@ -91,7 +91,30 @@ class History:
         `at_once` is the maximum number of runs that may be active at the same time.
         """
         in_order = sorted(self.executions, key=lambda one: (one.began, one.ended))
-        found = [*_beside_each_other(in_order), *_going_back(in_order)]
+        found, by_thread = list[str](), defaultdict[str, list[Execution]](list)
+        for execution in in_order:
+            by_thread[execution.thread_id].append(execution)
+        for thread_id, of_thread in by_thread.items():
+            longest = of_thread[0]
+            for execution in of_thread[1:]:
+                if execution.began < longest.ended:
+                    found.append(f"thread {thread_id} had two owners at once: {longest}, and {execution}")
+                longest = max(longest, execution, key=lambda each: each.ended)
+        for thread_id, of_thread in by_thread.items():
+            attempts: dict[str, int] = {}
+            for before, execution in itertools.pairwise([of_thread[0], *of_thread]):
+                if execution.epoch < before.epoch:
+                    found.append(
+                        f"run {execution.run_id} of thread {thread_id} started in epoch {execution.epoch}, "
+                        f"after run {before.run_id} in epoch {before.epoch}"
+                    )
+                # After a wait, attempts are counted from 1 again.
+                if 1 < execution.attempt < attempts.get(execution.run_id, 0):
+                    found.append(
+                        f"run {execution.run_id} of thread {thread_id} started attempt {execution.attempt} "
+                        f"after attempt {attempts[execution.run_id]}"
+                    )
+                attempts[execution.run_id] = execution.attempt
         threads: dict[str, str] = {}
         for execution in in_order:
             run_id, thread_id = execution.run_id, execution.thread_id
@@ -122,40 +145,6 @@ class History:
     def most_at_once(self) -> int:
         """The maximum number of executions at the same time."""
         return len(_busiest(self.executions))
-
-
-def _by_thread(executions: Iterable[Execution]) -> dict[str, list[Execution]]:
-    result: dict[str, list[Execution]] = defaultdict(list)
-    for execution in executions:
-        result[execution.thread_id].append(execution)
-    return result
-
-
-def _beside_each_other(in_order: Iterable[Execution]) -> Iterable[str]:
-    for thread_id, of_thread in _by_thread(in_order).items():
-        longest = of_thread[0]
-        for execution in of_thread[1:]:
-            if execution.began < longest.ended:
-                yield f"thread {thread_id} had two owners at once: {longest}, and {execution}"
-            longest = max(longest, execution, key=lambda each: each.ended)
-
-
-def _going_back(in_order: Iterable[Execution]) -> Iterable[str]:
-    for thread_id, of_thread in _by_thread(in_order).items():
-        attempts: dict[str, int] = {}
-        for before, execution in itertools.pairwise([of_thread[0], *of_thread]):
-            if execution.epoch < before.epoch:
-                yield (
-                    f"run {execution.run_id} of thread {thread_id} started in epoch {execution.epoch}, "
-                    f"after run {before.run_id} in epoch {before.epoch}"
-                )
-            # After a wait, attempts are counted from 1 again.
-            if 1 < execution.attempt < attempts.get(execution.run_id, 0):
-                yield (
-                    f"run {execution.run_id} of thread {thread_id} started attempt {execution.attempt} after "
-                    f"attempt {attempts[execution.run_id]}"
-                )
-            attempts[execution.run_id] = execution.attempt
 
 
 def _busiest(executions: Iterable[Execution]) -> list[Execution]:

@@ -716,7 +716,14 @@ class BasePlatformAdapter(ABC):
             if is_passing or (isinstance(error, PostroomError) and error.retryable):
                 raise
             # Count a failed attempt at an update. After the last attempt, the update becomes a dead letter.
-            raw = _raw(update)
+            if isinstance(update, bytes):
+                text = _SECRET_IN_TEXT.sub(r"\1", update.decode("utf-8", "replace"))
+            else:
+                if isinstance(update, dict):
+                    update = {name: value for name, value in update.items() if name not in _SECRETS}
+                text = json.dumps(update, ensure_ascii=False, default=str)
+            # People sometimes paste tokens into messages.
+            raw = storable(PLATFORM_TOKENS.sub("(hidden token)", text))
             key = sha256(raw.encode()).hexdigest()
             before = self._failing.pop(key, 0)
             if isinstance(error, InputError):
@@ -793,15 +800,3 @@ class BasePlatformAdapter(ABC):
         self.liveness.error_code = code
         self.liveness.error = message
         self.liveness.retryable = retryable
-
-
-def _raw(update: Json | bytes) -> str:
-    """Return the text of an update for a dead letter, without secrets."""
-    if isinstance(update, bytes):
-        text = _SECRET_IN_TEXT.sub(r"\1", update.decode("utf-8", "replace"))
-    else:
-        if isinstance(update, dict):
-            update = {name: value for name, value in update.items() if name not in _SECRETS}
-        text = json.dumps(update, ensure_ascii=False, default=str)
-    # People sometimes paste tokens into messages.
-    return storable(PLATFORM_TOKENS.sub("(hidden token)", text))

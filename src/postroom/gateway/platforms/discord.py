@@ -1100,30 +1100,24 @@ class DiscordAdapter(BasePlatformAdapter):
         """Receive updates, and reconnect whenever the connection ends."""
         try:
             while True:
-                resumable = await self._listen(bot)
+                try:
+                    while not self._intake.full:
+                        await bot.poll()
+                        self._heard()
+                except Cut as cut:
+                    if cut.unreadable:
+                        self.liveness.refused += 1
+                    _LOG.info("discord.cut", resumable=cut.resumable, unreadable=cut.unreadable)
+                    resumable = cut.resumable
+                else:
+                    await bot.hang_up()
+                    resumable = True
                 self.liveness.state = AdapterState.RECONNECTING
                 await self._intake.room()
                 await self._open_again(bot, resumable=resumable)
         except Refused as refused:
             await bot.hang_up()
             self._refused(refused.code)
-
-    async def _listen(self, bot: Bot) -> bool:
-        """Receive updates until the connection ends or the queue is full.
-
-        Return whether the session can be resumed.
-        """
-        try:
-            while not self._intake.full:
-                await bot.poll()
-                self._heard()
-        except Cut as cut:
-            if cut.unreadable:
-                self.liveness.refused += 1
-            _LOG.info("discord.cut", resumable=cut.resumable, unreadable=cut.unreadable)
-            return cut.resumable
-        await bot.hang_up()
-        return True
 
     async def _open_again(self, bot: Bot, *, resumable: bool) -> None:
         """Open the gateway connection again, with pauses between the attempts."""

@@ -86,13 +86,6 @@ def _allowed_attribute(tag: str, attribute: str, value: str) -> str | None:
     return value
 
 
-def _parser() -> MarkdownIt:
-    parser = MarkdownIt(
-        "commonmark", {"html": False, "linkify": False, "maxNesting": _NESTING, "breaks": True}
-    )
-    parser.enable(["table", "strikethrough"])
-    parser.disable("image")
-    return parser
-
-
-_PARSER = _parser()
+_PARSER = MarkdownIt("commonmark", {"html": False, "linkify": False, "maxNesting": _NESTING, "breaks": True})
+_PARSER.enable(["table", "strikethrough"])
+_PARSER.disable("image")

@@ -119,8 +119,20 @@ def to_mrkdwn(markdown: str) -> str:
     at = 0
     while at < len(lines):
         if fence := _FENCE.match(lines[at]):
-            at = _code(lines, at, fence, shown)
-        elif _begins_table(lines, at):
+            marker, info = fence[1], fence[2]
+            closing = re.compile(rf" {{0,3}}{marker[0]}{{{len(marker)},}}[ \t]*\Z")
+            end = next(
+                (number for number in range(at + 1, len(lines)) if closing.match(lines[number])), len(lines)
+            )
+            labels = [] if _LANGUAGE.fullmatch(info) else [info]
+            shown += ["```", *(_in_code(line) for line in (*labels, *lines[at + 1 : end])), "```"]
+            at = end + 1
+        elif (
+            at + 1 < len(lines)
+            and "|" in lines[at]
+            and "|" in lines[at + 1]
+            and _TABLE.match(lines[at + 1].strip())
+        ):
             end = next((number for number in range(at, len(lines)) if "|" not in lines[number]), len(lines))
             shown += ["```", *(_in_code(line) for line in lines[at:end]), "```"]
             at = end
@@ -212,21 +224,6 @@ def without_mention(text: str, user_id: str) -> tuple[str, bool]:
     begun = re.sub(rf"\A\s*{mention}[ \t]*[:,]?", "", text)
     left = re.sub(rf" ?{mention}", "", begun)
     return left.strip(), left != text
-
-
-def _code(lines: Sequence[str], at: int, fence: re.Match[str], shown: list[str]) -> int:
-    marker, info = fence[1], fence[2]
-    closing = re.compile(rf" {{0,3}}{marker[0]}{{{len(marker)},}}[ \t]*\Z")
-    end = next((number for number in range(at + 1, len(lines)) if closing.match(lines[number])), len(lines))
-    labels = [] if _LANGUAGE.fullmatch(info) else [info]
-    shown += ["```", *(_in_code(line) for line in (*labels, *lines[at + 1 : end])), "```"]
-    return end + 1
-
-
-def _begins_table(lines: Sequence[str], at: int) -> bool:
-    if at + 1 >= len(lines) or "|" not in lines[at] or "|" not in lines[at + 1]:
-        return False
-    return _TABLE.match(lines[at + 1].strip()) is not None
 
 
 def _in_code(line: str) -> str:

@@ -444,28 +444,25 @@ class SlackSocket:
 
     async def _read(self, connection: _Connection) -> None:
         try:
-            async for frame in connection.peer:
+            async for raw in connection.peer:
                 self._hooks.heard()
-                await self._sort(connection, frame)
+                frame = _decode(raw)
+                if frame is None:
+                    await self._arrived.put((connection, raw.encode() if isinstance(raw, str) else raw))
+                elif frame.get("type") == "disconnect":
+                    ending = _ENDINGS.get(str(frame.get("reason")), Ending.REPLACED)
+                    _LOG.info("slack.asked_to_move", why=ending.value)
+                    if not connection.ended.done():
+                        connection.ended.set_result(ending)
+                elif isinstance(frame.get("envelope_id"), str):
+                    await self._arrived.put((connection, frame))
+                elif frame.get("type") in KINDS:
+                    await self._arrived.put((connection, json.dumps(frame).encode()))
         except websockets.ConnectionClosed:
             _LOG.debug("slack.cut")
         finally:
             if not connection.ended.done():
                 connection.ended.set_result(Ending.LOST)
-
-    async def _sort(self, connection: _Connection, raw: str | bytes) -> None:
-        frame = _decode(raw)
-        if frame is None:
-            await self._arrived.put((connection, raw.encode() if isinstance(raw, str) else raw))
-        elif frame.get("type") == "disconnect":
-            ending = _ENDINGS.get(str(frame.get("reason")), Ending.REPLACED)
-            _LOG.info("slack.asked_to_move", why=ending.value)
-            if not connection.ended.done():
-                connection.ended.set_result(ending)
-        elif isinstance(frame.get("envelope_id"), str):
-            await self._arrived.put((connection, frame))
-        elif frame.get("type") in KINDS:
-            await self._arrived.put((connection, json.dumps(frame).encode()))
 
     async def _work(self) -> None:
         """Process the envelopes in order, and acknowledge each processed envelope."""

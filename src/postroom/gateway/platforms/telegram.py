@@ -81,15 +81,10 @@ _ITALIC: Final = "\0"
 """A placeholder for the mark of italic text in incomplete text."""
 
 
-def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False, "maxNesting": _DEEPEST + 10})
-    parser.enable(["strikethrough", "table"])
-    parser.disable("reference")  # Telegram would not show the line with the target of a reference
-    parser.parse("it puts its rules in order at the first text; later ones may come in several threads")
-    return parser
-
-
-_PARSER: Final = _parser()
+_PARSER: Final = MarkdownIt("commonmark", {"html": False, "maxNesting": _DEEPEST + 10})
+_PARSER.enable(["strikethrough", "table"])
+_PARSER.disable("reference")  # Telegram would not show the line with the target of a reference
+_PARSER.parse("it puts its rules in order at the first text; later ones may come in several threads")
 
 
 def markdown_v2(text: str) -> str | None:

@@ -750,12 +750,6 @@ class WebAdapter(HttpAdapter):
             return None
         return name
 
-    async def _may_watch(self, request: Request) -> bool:
-        try:
-            return await self._person(request) is not None
-        except StoreError:
-            return False  # the page then reconnects and gets the reason
-
     async def _who(self, request: Request) -> str:
         name = await self._person(request)
         if name is None:
@@ -1078,10 +1072,17 @@ class WebAdapter(HttpAdapter):
         name = await self._who(request)
         log = self._logs[name]
         watcher = log.watch()
+
+        async def may_watch() -> bool:
+            try:
+                return await self._person(request) is not None
+            except StoreError:
+                return False  # the page then reconnects and gets the reason
+
         events = log.events(
             watcher,
             request.headers.get("last-event-id") or request.query_params.get("after"),
-            may_watch=lambda: self._may_watch(request),
+            may_watch=may_watch,
             render=self._render,
             wait=self._timer.sleep,
         )
