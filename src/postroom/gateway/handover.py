@@ -145,9 +145,20 @@ class Handover:
 
         def change(tx: Transaction, accept: Accept) -> Admission:
             tx.lock(*sorted(locks))
-            inbound = self._take(tx, event, new, thread_id)
-            if inbound is None:  # the message was deleted in the chat, or another process handed it over
-                return Admission(AdmissionKind.STARTED)
+            if new is None:
+                inbound = next(iter(tx.chats.inbound_by_id([event.inbound_id or 0])), None)
+                if inbound is None or inbound.status is not InboundStatus.WAITING:
+                    # the message was deleted in the chat, or another process handed it over
+                    return Admission(AdmissionKind.STARTED)
+            else:
+                key, status = new.session_key, InboundStatus.WAITING
+                if self._is_shared and tx.chats.open_inbound(
+                    status=status, session_key=key, after=0, limit=1
+                ):
+                    raise NotHandedOver  # earlier messages of its session wait
+                inbound = tx.chats.insert_inbound(new, tx.now(), thread_id=thread_id)
+                if inbound is None:  # it is stored already
+                    raise NotHandedOver
             latest = event
             if inbound.revision > event.revision:
                 # the text was edited, but its command has been performed already
@@ -172,25 +183,6 @@ class Handover:
         admission = await self._run_queue.accepting([thread_id], change, key=thread_id)
         event.handed_over = admission.kind is not AdmissionKind.REJECTED
         return admission
-
-    def _take(
-        self, tx: Transaction, event: MessageEvent, draft: InboundMessage | None, thread_id: str
-    ) -> InboundMessage | None:
-        """Return a message that waits for its handover, or store a new message as handed over.
-
-        Raises:
-            NotHandedOver: The draft is stored already, or earlier messages of its session wait.
-        """
-        if draft is None:
-            message = next(iter(tx.chats.inbound_by_id([event.inbound_id or 0])), None)
-            return message if message is not None and message.status is InboundStatus.WAITING else None
-        key, status = draft.session_key, InboundStatus.WAITING
-        if self._is_shared and tx.chats.open_inbound(status=status, session_key=key, after=0, limit=1):
-            raise NotHandedOver
-        inbound = tx.chats.insert_inbound(draft, tx.now(), thread_id=thread_id)
-        if inbound is None:
-            raise NotHandedOver
-        return inbound
 
     def _position(
         self, tx: Transaction, inbound: InboundMessage, thread_id: str, mode: BusyPolicy

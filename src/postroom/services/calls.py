@@ -217,32 +217,28 @@ class Calls:
                 answers = await self._mail.read_trace(message)
             with self._mail.tracing.executing(known_value, follows=follows, answers=answers) as span:
                 caller = replace(caller, trace=span.traceparent)
-                answer = await self._perform(operation, arguments, caller)
+                operation.check(caller.grant)
+                command = read_command(operation.command, arguments, operation.name)
+                answer = await self._mail.perform(operation, command, caller=caller)
+                if operation.changes and caller.grant is not None and caller.grant.run_id is None:
+                    project, agent = named_in(command)
+                    _LOG.info(
+                        "mail.changed_with_token",
+                        by=caller.grant.name,
+                        operation=operation.name,
+                        project=project,
+                        agent=agent,
+                    )
+                if operation.changes and self._news.heard:
+                    key = getattr(command, "project_key", None) or getattr(command, "human_key", "")
+                    slug = await self._mail.slug(str(key))
+                    await self._news.announce(touched(operation.name, answer, slug))
             outcome = "ok"
         except PostroomError as error:
             outcome = error.code
             raise
         finally:
             self._observe(known_value, outcome, time.perf_counter() - began)
-        return answer
-
-    async def _perform(self, operation: Operation, arguments: dict[str, Any], caller: Caller) -> Any:
-        operation.check(caller.grant)
-        command = read_command(operation.command, arguments, operation.name)
-        answer = await self._mail.perform(operation, command, caller=caller)
-        if operation.changes and caller.grant is not None and caller.grant.run_id is None:
-            project, agent = named_in(command)
-            _LOG.info(
-                "mail.changed_with_token",
-                by=caller.grant.name,
-                operation=operation.name,
-                project=project,
-                agent=agent,
-            )
-        if operation.changes and self._news.heard:
-            key = getattr(command, "project_key", None) or getattr(command, "human_key", "")
-            slug = await self._mail.slug(str(key))
-            await self._news.announce(touched(operation.name, answer, slug))
         return answer
 
     def _operation(self, name: str) -> Operation:

@@ -75,26 +75,26 @@ def changes_since(folder: str, at: int) -> Changes | None:
     text, is_cut = _ask(git, folder, off, *_DIFF, since, "--", ".")
     others, _ = _ask(git, folder, off, "ls-files", "--others", "--exclude-standard", "-z")
     parts = ["diff --git " + part for part in ("\n" + text).split("\ndiff --git ")[1:]]
+    files = list[ChangedFile]()
+    for part in parts[:FILES]:
+        head, _, body = part.partition("\n@@")
+        marks = ("--- a/", "+++ b/")
+        names = [line[6:].rstrip("\t") for line in head.splitlines() if line.startswith(marks)]
+        lines = f"@@{body}".splitlines() if body else head.splitlines()[1:]
+        files.append(
+            ChangedFile(
+                path=next(reversed(names), head.splitlines()[0].rpartition(" b/")[2]),
+                diff="\n".join(lines),
+                added=sum(line.startswith("+") for line in lines) if body else 0,
+                removed=sum(line.startswith("-") for line in lines) if body else 0,
+            )
+        )
     new_files = [part for part in others.split("\0") if part]
     return Changes(
         since=since,
-        files=[_file(part) for part in parts[:FILES]],
+        files=files,
         new_files=new_files[:FILES],
         is_cut=is_cut or len(parts) > FILES or len(new_files) > FILES,
-    )
-
-
-def _file(text: str) -> ChangedFile:
-    head, _, body = text.partition("\n@@")
-    marks = ("--- a/", "+++ b/")
-    names = [line[6:].rstrip("\t") for line in head.splitlines() if line.startswith(marks)]
-    path = next(reversed(names), head.splitlines()[0].rpartition(" b/")[2])
-    lines = f"@@{body}".splitlines() if body else head.splitlines()[1:]
-    return ChangedFile(
-        path=path,
-        diff="\n".join(lines),
-        added=sum(line.startswith("+") for line in lines) if body else 0,
-        removed=sum(line.startswith("-") for line in lines) if body else 0,
     )
 
 

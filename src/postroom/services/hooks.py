@@ -549,8 +549,14 @@ def _end(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision
 
 
 def _check(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
+    places = {path: locate(context.projects, path) for path, _ in event.files}
+    by_project: dict[int, tuple[Project, list[str]]] = {}
+    for known_path, name in event.files:
+        if place := places[known_path]:
+            _, paths = by_project.setdefault(place[0].id, (place[0], []))
+            paths.append(f"{place[1]}/{name}".strip("/") if name else place[1])
     judged = list[tuple[Project, Agent, list[str]]]()
-    for project, paths in _files_by_project(context, event):
+    for project, paths in by_project.values():
         at_home = actor is not None and actor.project.id == project.id
         name = event.call.agent or (actor.agent.name if actor is not None else "")
         owner = actor if at_home else _require_proof(context, _agent_in(context, event, name, project.slug))
@@ -633,16 +639,6 @@ def _with_files(decide: _Decide, context: ReadContext, event: _Event, actor: _Ac
     return _Decision(
         answer=_decision("tell" if text else decided.answer["outcome"], text, findings), notes=notes
     )
-
-
-def _files_by_project(context: ReadContext, event: _Event) -> list[tuple[Project, list[str]]]:
-    places = {path: locate(context.projects, path) for path, _ in event.files}
-    files: dict[int, tuple[Project, list[str]]] = {}
-    for known_path, name in event.files:
-        if place := places[known_path]:
-            _, paths = files.setdefault(place[0].id, (place[0], []))
-            paths.append(f"{place[1]}/{name}".strip("/") if name else place[1])
-    return list(files.values())
 
 
 def _in_run(context: ReadContext) -> bool:

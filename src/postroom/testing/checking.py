@@ -47,7 +47,19 @@ async def check(
     """
     stores = looked_at.stores if isinstance(looked_at, Mailbox) else looked_at
     is_told = isinstance(looked_at, Mailbox)
-    texts = await _of_queue(stores)
+    texts: list[str] = []
+    owners: dict[str, RunDispatch] = {}
+    for status in OPEN:
+        last: tuple[int, str] | None = None
+        while rows := await stores.dispatches.list_by_status(status, limit=MAX_PAGE, after=last):
+            last = (rows[-1].updated_at, rows[-1].dispatch_id)
+            texts += await stores.store.read(partial(_of_rows, rows=rows))
+            for row in rows if status is RunDispatchStatus.CLAIMED else ():
+                if (other := owners.setdefault(row.thread_id, row)) != row:
+                    texts.append(
+                        f"thread {row.thread_id} has two owners: {other.claimed_by} of run {other.run_id}, "
+                        f"and {row.claimed_by} of run {row.run_id}"
+                    )
     if at_once is not None:
         claimed = (await stores.dispatches.count_by_status())[RunDispatchStatus.CLAIMED]
         if claimed > at_once:
@@ -69,26 +81,6 @@ async def check(
     ]
     histories = [History(executions=await recorded(stores)), *([history] if history else [])]
     return texts + [finding for each in histories for finding in each.findings(at_once=at_once)]
-
-
-async def _of_queue(stores: RunStores) -> list[str]:
-    results: list[str] = []
-    owners: dict[str, RunDispatch] = {}
-    for status in OPEN:
-        after: tuple[int, str] | None = None
-        while rows := await stores.dispatches.list_by_status(status, limit=MAX_PAGE, after=after):
-            after = (rows[-1].updated_at, rows[-1].dispatch_id)
-            results += await stores.store.read(partial(_of_rows, rows=rows))
-            for row in rows:
-                if (
-                    status is RunDispatchStatus.CLAIMED
-                    and (other := owners.setdefault(row.thread_id, row)) != row
-                ):
-                    results.append(
-                        f"thread {row.thread_id} has two owners: {other.claimed_by} of run {other.run_id}, "
-                        f"and {row.claimed_by} of run {row.run_id}"
-                    )
-    return results
 
 
 def _of_rows(tx: Transaction, rows: Iterable[RunDispatch]) -> list[str]:
@@ -123,7 +115,20 @@ def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[
             if id not in there
         ]
         if run.status is RunStatus.DONE:
-            texts += _of_end(tx, run, is_told=is_told)
+            scope = EventScope.run(run.run_id).key
+            values = tx.events.of_scope(scope, after=0, limit=2, kinds=(ENDED,))
+            of_run = f"run {run.run_id} of thread {run.thread_id}"
+            if is_told and not values:
+                texts.append(f"{of_run} has ended, but its log has no such event")
+            if len(values) > 1:
+                texts.append(f"{of_run} has ended twice: events {values[0][0]} and {values[1][0]} of its log")
+            if values:
+                end = values[0][0]
+                texts += [
+                    f"{of_run} ended with event {end} of its log, "
+                    f"but event {place} ({event.event_kind}) follows"
+                    for place, event in tx.events.of_scope(scope, after=end, limit=1, kinds=_FENCED)
+                ]
         elif (
             run.waiting is None or any(ticket.tool_name == SLEEP for ticket in run.waiting.tickets)
         ) and not _has_queued_dispatch(tx, run):
@@ -132,21 +137,6 @@ def _of_runs(tx: Transaction, query: RunQuery, *, is_told: bool) -> tuple[tuple[
                 "queued nor claimed, so it will not be executed"
             )
     return runs, texts
-
-
-def _of_end(tx: Transaction, run: RunRecord, *, is_told: bool) -> Iterable[str]:
-    scope = EventScope.run(run.run_id).key
-    values = tx.events.of_scope(scope, after=0, limit=2, kinds=(ENDED,))
-    of_run = f"run {run.run_id} of thread {run.thread_id}"
-    if is_told and not values:
-        yield f"{of_run} has ended, but its log has no such event"
-    if len(values) > 1:
-        yield f"{of_run} has ended twice: events {values[0][0]} and {values[1][0]} of its log"
-    if values:
-        end = values[0][0]
-        for place, event in tx.events.of_scope(scope, after=end, limit=1, kinds=_FENCED):
-            kind = event.event_kind
-            yield f"{of_run} ended with event {end} of its log, but event {place} ({kind}) follows"
 
 
 def _has_queued_dispatch(tx: Transaction, run: RunRecord) -> bool:

@@ -590,8 +590,23 @@ def read(kind: str, payload: Json, bot: Bot, rules: Rules) -> Update | None:
                 )
             )
         if kind == INTERACTIVE:
-            is_button = isinstance(body, dict) and body.get("type") == "block_actions"
-            return _press(body, bot) if is_button else None
+            if not isinstance(body, dict) or body.get("type") != "block_actions":
+                return None
+            press = msgspec.convert(body, Press)
+            ours = [action for action in press.actions if (action.action_id or "").startswith(ACTION)]
+            if not ours:
+                return None
+            if not ours[0].value:
+                raise Malformed("no value")
+            card = structs.replace(
+                press.message or Message(), ts=press.container.message_ts, user=press.user.id, bot_id=None
+            )
+            return ButtonPress(
+                source=_place(Event(channel=press.channel.id), card, bot, Rules()),
+                value=ours[0].value,
+                message_id=card.ts,
+                press_id=press.trigger_id,
+            )
         event = body.get("event") if isinstance(body, dict) else None
         if not isinstance(event, dict):
             raise Malformed("no event")
@@ -744,24 +759,6 @@ def said_in_thread(told: Json) -> tuple[str, str] | None:
     text = " ".join(from_slack(" ".join(part for part in parts if part)).split())[:_MAX_EARLIER_LENGTH]
     who = message.username or message.user or message.bot_id or "somebody"
     return message.ts, f"{who}: {text}" if text else ""
-
-
-def _press(told: Json, bot: Bot) -> ButtonPress | None:
-    press = msgspec.convert(told, Press)
-    ours = [action for action in press.actions if (action.action_id or "").startswith(ACTION)]
-    if not ours:
-        return None
-    if not ours[0].value:
-        raise Malformed("no value")
-    card = structs.replace(
-        press.message or Message(), ts=press.container.message_ts, user=press.user.id, bot_id=None
-    )
-    return ButtonPress(
-        source=_place(Event(channel=press.channel.id), card, bot, Rules()),
-        value=ours[0].value,
-        message_id=card.ts,
-        press_id=press.trigger_id,
-    )
 
 
 # Convert outgoing messages to Slack's form, and Slack's responses to results.
