@@ -89,7 +89,19 @@ class Endpoint:
         if isinstance(message, Response):
             answer = message
         else:
-            answer = _of_no_revision(Request(scope), message) or _beyond(scope, message)
+            revision = Request(scope).headers.get("mcp-protocol-version")
+            has_meta = (message.get("params") or {}).get("_meta")
+            if revision is None or revision in SUPPORTED_PROTOCOL_VERSIONS or has_meta:
+                answer = _beyond(scope, message)
+            else:
+                versions = list(SUPPORTED_PROTOCOL_VERSIONS)
+                text = f"unknown protocol version {revision[:40]!r}; use one of {', '.join(versions)}"
+                error = {
+                    "code": UNSUPPORTED_PROTOCOL_VERSION,
+                    "message": text,
+                    "data": {"supported": versions},
+                }
+                answer = _answer(400, error, named=message.get("id"))
             if answer is None and self._server is not None and self._server.windows is not None:
                 if _is_answer(message) and self._server.windows.replied(message):
                     answer = Response(status_code=202)
@@ -134,17 +146,6 @@ class Endpoint:
         if not answers:
             return Response(status_code=202)
         return Response(b"[" + b",".join(answers) + b"]", media_type="application/json")
-
-
-def _of_no_revision(request: Request, message: Mapping[str, Any]) -> Response | None:
-    revision = request.headers.get("mcp-protocol-version")
-    named = (message.get("params") or {}).get("_meta")
-    if revision is None or revision in SUPPORTED_PROTOCOL_VERSIONS or named:
-        return None
-    versions = list(SUPPORTED_PROTOCOL_VERSIONS)
-    text = f"unknown protocol version {revision[:40]!r}; use one of {', '.join(versions)}"
-    error = {"code": UNSUPPORTED_PROTOCOL_VERSION, "message": text, "data": {"supported": versions}}
-    return _answer(400, error, named=message.get("id"))
 
 
 def _with_session(send: Send, marks: Sequence[str]) -> Send:

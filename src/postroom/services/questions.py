@@ -812,8 +812,18 @@ class QuestionTimeouts:
         Raises:
             StoreError: Runs could not be read; the next round tries again.
         """
-        await self._fill()
         store, ended, after = self._runs.stores.store, 0, (0, "")
+        # Index the questions of runs that an older release has stored.
+        while found := await store.read(lambda tx: tx.runs.threads.unnumbered(_AT_ONCE)):
+
+            def change(tx: Transaction, found: Sequence[RunRecord] = found) -> None:
+                tx.lock(*sorted({thread_lock(run.thread_id) for run in found}))
+                for run in found:
+                    if tx.runs.threads.load_run(run.run_id) == run:
+                        tx.runs.threads.put_questions(run)
+                        tx.runs.threads.mark_numbered(run)
+
+            await store.write(change)
         now = await store.read(lambda tx: tx.now())
 
         def look(tx: Transaction) -> Sequence[tuple[int, RunRecord]]:
@@ -828,17 +838,3 @@ class QuestionTimeouts:
                     await _end_overdue(self._runs, run, ticket, now)
                     ended += 1
         return ended
-
-    async def _fill(self) -> None:
-        """Index the questions of runs that an older release has stored."""
-        store = self._runs.stores.store
-        while found := await store.read(lambda tx: tx.runs.threads.unnumbered(_AT_ONCE)):
-
-            def change(tx: Transaction, found: Sequence[RunRecord] = found) -> None:
-                tx.lock(*sorted({thread_lock(run.thread_id) for run in found}))
-                for run in found:
-                    if tx.runs.threads.load_run(run.run_id) == run:
-                        tx.runs.threads.put_questions(run)
-                        tx.runs.threads.mark_numbered(run)
-
-            await store.write(change)

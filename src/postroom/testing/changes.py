@@ -224,7 +224,12 @@ class _WatchedTransaction(SqlTransaction):
     def _check_call(self, frame: FrameType, event: str, function: Any) -> None:
         if event != "c_call" or self._is_within or _collection.is_running:
             return
-        if (name := _forbidden(function)) and not _is_importing(frame):
+        if name := _forbidden(function):
+            above: FrameType | None = frame
+            while above is not None:
+                if above.f_code.co_filename.startswith("<frozen importlib"):
+                    return
+                above = above.f_back
             self.broken.add(name)
 
     @contextmanager
@@ -321,11 +326,3 @@ def _forbidden(function: Any) -> str | None:
     if (module, name) in _CALLS or (module == _OS and name not in _HARMLESS):
         return f"{module}.{name}"
     return None
-
-
-def _is_importing(frame: FrameType | None) -> bool:
-    while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
-        frame = frame.f_back
-    return False

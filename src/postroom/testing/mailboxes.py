@@ -45,8 +45,14 @@ class ManualMailbox(Mailbox):
         """
         try:
             async with asyncio.timeout(timeout):
-                while not await self._is_idle():
-                    pass
+                while True:
+                    if not await self.schedules.kept.submit_due():
+                        await self._settled()
+                        await self.admin.run_sweep()
+                        await self.admin.release_unexecuted_claims()
+                        await self._settled()
+                        if not await self.admin.poll():
+                            return
         except TimeoutError:
             rows = await self.stores.dispatches.list_by_status(RunDispatchStatus.CLAIMED)
             named = ", ".join(f"run {row.run_id} of thread {row.thread_id}" for row in rows)
@@ -62,15 +68,6 @@ class ManualMailbox(Mailbox):
         self._died.clear()
         super().__init__(self._begin(self._watch), self.stores)
         await self.admin.recover()
-
-    async def _is_idle(self) -> bool:
-        if await self.schedules.kept.submit_due():
-            return False
-        await self._settled()
-        await self.admin.run_sweep()
-        await self.admin.release_unexecuted_claims()
-        await self._settled()
-        return not await self.admin.poll()
 
     async def _settled(self) -> None:
         waits = Tasks("test")

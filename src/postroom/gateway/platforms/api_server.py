@@ -1240,7 +1240,17 @@ class Wait:
         while True:
             final, sure = self.exchange.is_final, self.exchange.sure
             if final and self.exchange.has_begun_again and not _goes_on(text, sure):
-                raise self._broken()
+                # The caller received the beginning of an answer that was discarded.
+                answer = self.exchange.answer
+                if answer is not None and answer.failure is not None:
+                    raise answer.failure
+                key = self.exchange.message_id
+                message = (
+                    "the model's answer ended early, after a part of it was sent, and the next attempt "
+                    "differs from that part. Discard the part and ask again with Idempotency-Key: "
+                    f"{key} for the whole answer"
+                )
+                raise Refused(502, "model_broke_off", message)
             if final:
                 self.collected()
             new = sure[len(text) :] if sure.startswith(text) else ""
@@ -1258,19 +1268,6 @@ class Wait:
             if self._beats:
                 self._beats = False
                 yield ""
-
-    def _broken(self) -> Refused:
-        """Return the error for a caller who received the beginning of a discarded answer."""
-        answer = self.exchange.answer
-        if answer is not None and answer.failure is not None:
-            return answer.failure
-        key = self.exchange.message_id
-        text = (
-            "the model's answer ended early, after a part of it was sent, and the next attempt differs "
-            f"from that part. Discard the part and ask again with Idempotency-Key: {key} for the whole "
-            "answer"
-        )
-        return Refused(502, "model_broke_off", text)
 
     async def _next(self) -> None:
         if self._ended is not None:
@@ -2025,7 +2022,17 @@ class ApiServerAdapter(HttpAdapter):
         if wait.exchange.is_final:
             self._leave(wait)
             return
-        self._while_waiting[wait] = [self._tasks.start(self._expire(wait), name="deadline")]
+
+        async def expire() -> None:
+            await self._timer.sleep(int(self._options.timeout_s * 1000))
+            key = wait.exchange.message_id
+            message = (
+                f"no answer within {self._options.timeout_s:g} seconds. The run continues: send the request "
+                f"again with {KEY_HEADER}: {key}"
+            )
+            wait.end(Refused(504, "timeout", message, param=key))
+
+        self._while_waiting[wait] = [self._tasks.start(expire(), name="deadline")]
         if self.is_shared:
             look = self._tasks.start(self._repeats.follow(wait.exchange, self._timer), name="look")
             self._while_waiting[wait].append(look)
@@ -2087,15 +2094,6 @@ class ApiServerAdapter(HttpAdapter):
         for piece in shape.end(wait.collected(), include_usage=include_usage):
             yield data_event(piece)
         yield "data: [DONE]\n\n"
-
-    async def _expire(self, wait: Wait) -> None:
-        await self._timer.sleep(int(self._options.timeout_s * 1000))
-        key = wait.exchange.message_id
-        message = (
-            f"no answer within {self._options.timeout_s:g} seconds. The run continues: send the request "
-            f"again with {KEY_HEADER}: {key}"
-        )
-        wait.end(Refused(504, "timeout", message, param=key))
 
     def _leave(self, wait: Wait) -> None:
         for task in self._while_waiting.pop(wait, ()):

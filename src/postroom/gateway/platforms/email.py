@@ -1326,19 +1326,18 @@ class EmailAdapter(BasePlatformAdapter):
     async def _hand_over(self, uid: int, raw: bytes, is_cut: bool) -> None:
         event = await self._on_thread(lambda: self._read(uid, raw, is_cut=is_cut))
         if event is not None and event.source is not None and event.message_id is not None:
-            references = self._threads[event.message_id].references
-            event.source = replace(event.source, thread_id=await self._find_root(event.source, references))
+            # The id of the conversation's first e-mail, found through the references of this e-mail.
+            source, root = event.source, event.source.thread_id
+            for message_id in reversed(self._threads[event.message_id].references[-_MAX_LOOKED_UP:]):
+                if (named := root_in(message_id, self._address)) is not None:
+                    root = named
+                    break
+                known = None if self._inbound is None else await self._inbound.look_up(source, message_id)
+                if known is not None and known.event.source is not None:
+                    root = known.event.source.thread_id
+                    break
+            event.source = replace(source, thread_id=root)
             await self.handle_message(event)
-
-    async def _find_root(self, source: SessionSource, references: Sequence[str]) -> str | None:
-        """Return the id of a conversation's first e-mail, found through the references of a later e-mail."""
-        for message_id in reversed(references[-_MAX_LOOKED_UP:]):
-            if (root := root_in(message_id, self._address)) is not None:
-                return root
-            known_message = None if self._inbound is None else await self._inbound.look_up(source, message_id)
-            if known_message is not None and known_message.event.source is not None:
-                return known_message.event.source.thread_id
-        return source.thread_id
 
     def _read(self, uid: int, raw: bytes, *, is_cut: bool) -> MessageEvent | None:
         """Parse an e-mail. Call the method on a thread, because parsing a large e-mail is slow."""

@@ -986,7 +986,13 @@ class WebAdapter(HttpAdapter):
             "Cache-Control": "private, max-age=3600",
         }
         media_type = file.media_type if way == "inline" else "application/octet-stream"
-        return StreamingResponse(_rejoin_pieces(first, pieces), media_type=media_type, headers=headers)
+
+        async def content() -> AsyncIterator[bytes]:
+            yield first
+            async for piece in pieces:
+                yield piece
+
+        return StreamingResponse(content(), media_type=media_type, headers=headers)
 
     async def _find_file(self, name: str, sha256: str, entry_id: str | None = None) -> ShownFile | None:
         """Return a file that the person has uploaded or that an entry shows."""
@@ -1254,13 +1260,6 @@ class WebAdapter(HttpAdapter):
 def _attachment(file: ShownFile) -> Attachment:
     kind = MessageType.of_file(file.media_type)
     return Attachment(kind=kind, ref=file.sha256, mime=file.media_type, name=file.name, size=file.size)
-
-
-async def _rejoin_pieces(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the first piece of a file, followed by the remaining pieces."""
-    yield first
-    async for piece in rest:
-        yield piece
 
 
 def _title(text: str) -> str:
