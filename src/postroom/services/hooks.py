@@ -10,6 +10,7 @@ import asyncio
 import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import PurePath
@@ -37,7 +38,7 @@ from postroom.mail.subscriptions import is_watched
 from postroom.services import notices
 from postroom.services.file_views import FileReport, Findings, How, check_writes, note_files
 from postroom.services.idling import Idling
-from postroom.stores.mail.access import MailReads, MailWrites, ProjectReads
+from postroom.stores.mail.access import MailReads, MailWrites
 
 _LOG = get_logger(__name__)
 
@@ -327,19 +328,16 @@ def _name_from_folder(event: _Event) -> str:
 
 
 def _agent_in(context: ReadContext, event: _Event, name: str, key: str) -> _Actor | None:
-    place = locate(context.projects, event.here) if not key else None
-    project = _project(context.projects, key) if key else (place[0] if place else None)
+    if key:
+        project = context.projects.project(key)
+        if project is None:
+            with suppress(InvalidPath):
+                project = context.projects.project(checked_path(key))
+    else:
+        place = locate(context.projects, event.here)
+        project = place[0] if place else None
     agent = context.tx.agent(project.id, name) if project else None
     return _actor(context, agent.id) if agent else None
-
-
-def _project(projects: ProjectReads, key: str) -> Project | None:
-    if project := projects.project(key):
-        return project
-    try:
-        return projects.project(checked_path(key))
-    except InvalidPath:
-        return None
 
 
 def _actor(context: ReadContext, agent_id: int) -> _Actor | None:
@@ -405,8 +403,14 @@ def _prompt(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decis
 def _tool(context: ReadContext, event: _Event, actor: _Actor | None) -> _Decision:
     if actor is None:
         return _SILENT
-    nudges = context.tx.nudges(actor.agent.id)
-    active = (*_record_reservations(context, event, actor.agent), *_activity(context, actor.agent))
+    nudges, active = context.tx.nudges(actor.agent.id), _activity(context, actor.agent)
+    if event.call.reserved and event.call.session_id and not _in_run(context):
+
+        def note(writing: WriteContext) -> None:  # the end of the session releases its new reservations
+            for reservation_id in event.call.reserved:
+                writing.tx.note_reserved_in(reservation_id, actor.agent.id, _in_session(event))
+
+        active = (note, *active)
     if event.call.fetched:
         # The sequence number up to which the agent has fetched all unread messages.
         held_seq, ids = nudges.held_seq, set(event.call.fetched)
@@ -454,21 +458,6 @@ def _with_notes(decide: _Decide, context: ReadContext, event: _Event, actor: _Ac
 
     text = f"{decided.answer['text']}\n{notes.text}".lstrip()
     return _Decision(answer=_answer("tell", text), notes=(*decided.notes, *((record,) if place else ())))
-
-
-def _record_reservations(
-    context: ReadContext, event: _Event, agent: Agent
-) -> tuple[Callable[[WriteContext], object], ...]:
-    """Record the session's new reservations, so that the end of the session releases the reservations."""
-    ids = event.call.reserved
-    if not ids or not event.call.session_id or _in_run(context):
-        return ()
-
-    def note(writing: WriteContext) -> None:
-        for reservation_id in ids:
-            writing.tx.note_reserved_in(reservation_id, agent.id, _in_session(event))
-
-    return (note,)
 
 
 def _in_session(event: _Event) -> str:

@@ -896,17 +896,6 @@ def _chat_usage(answer: Answer) -> dict[str, int]:
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
-def _response_usage(answer: Answer) -> dict[str, Any]:
-    read, written = answer.usage
-    return {
-        "input_tokens": read,
-        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-        "output_tokens": written,
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": read + written,
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class ResponseShape:
     """Creates the JSON objects of one response."""
@@ -989,6 +978,16 @@ class ResponseShape:
         if answer is not None and is_done and answer.is_partial:
             status = "cancelled" if answer.is_cancelled else "incomplete"
         so_far_said = [self.item([self.part(so_far)], "in_progress")] if so_far else []
+        usage: dict[str, Any] | None = None
+        if answer is not None and is_done:
+            read, written = answer.usage
+            usage = {
+                "input_tokens": read,
+                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+                "output_tokens": written,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": read + written,
+            }
         return {
             "id": self.response_id,
             "object": "response",
@@ -1023,7 +1022,7 @@ class ResponseShape:
             "top_logprobs": 0,
             "top_p": self.asked.get("top_p", 1.0),
             "truncation": "disabled",
-            "usage": _response_usage(answer) if answer is not None and is_done else None,
+            "usage": usage,
             "user": None,
             "metadata": self.asked.get("metadata") or {},
         }
