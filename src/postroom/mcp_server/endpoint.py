@@ -12,7 +12,7 @@ This layer corrects and extends the transport.
   response needs one and changes are announced through `subscriptions/listen`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 from uuid import uuid4
@@ -91,9 +91,8 @@ class Endpoint:
         else:
             revision = Request(scope).headers.get("mcp-protocol-version")
             has_meta = (message.get("params") or {}).get("_meta")
-            if revision is None or revision in SUPPORTED_PROTOCOL_VERSIONS or has_meta:
-                answer = _beyond(scope, message)
-            else:
+            answer = None
+            if revision is not None and revision not in SUPPORTED_PROTOCOL_VERSIONS and not has_meta:
                 versions = list(SUPPORTED_PROTOCOL_VERSIONS)
                 text = f"unknown protocol version {revision[:40]!r}; use one of {', '.join(versions)}"
                 error = {
@@ -102,6 +101,14 @@ class Endpoint:
                     "data": {"supported": versions},
                 }
                 answer = _answer(400, error, named=message.get("id"))
+            elif (grant := scope.get(GRANT_SCOPE)) is not None:
+                try:
+                    refuse_message(grant, message)
+                except AccessError as refused:
+                    error = {"code": _REFUSED, "message": refused.message, "data": refused.as_dict()}
+                    answer = _answer(403, error, named=message.get("id"))
+                    if isinstance(refused, InsufficientScope):
+                        answer.headers["WWW-Authenticate"] = scope_challenge(refused)
             if answer is None and self._server is not None and self._server.windows is not None:
                 if _is_answer(message) and self._server.windows.replied(message):
                     answer = Response(status_code=202)
@@ -156,21 +163,6 @@ def _with_session(send: Send, marks: Sequence[str]) -> Send:
         await send(message)
 
     return sent
-
-
-def _beyond(scope: Scope, message: Mapping[str, Any]) -> Response | None:
-    grant = scope.get(GRANT_SCOPE)
-    if grant is None:
-        return None
-    try:
-        refuse_message(grant, message)
-    except AccessError as error:
-        body = {"code": _REFUSED, "message": error.message, "data": error.as_dict()}
-        refusal = _answer(403, body, named=message.get("id"))
-        if isinstance(error, InsufficientScope):
-            refusal.headers["WWW-Authenticate"] = scope_challenge(error)
-        return refusal
-    return None
 
 
 def _message(found: object) -> dict[str, Any] | Response:

@@ -216,7 +216,21 @@ class Hooks:
             return _answer("allow")
         event = await asyncio.to_thread(_prepare, kind, client, call)
         if kind == WAIT:
-            return await self._await_mail(event, caller)
+            session, since = f"{event.client}/{call.session_id}", call.waiting_since
+            if self._idling.take_over(session, since):
+                self._mail.changes.ring()  # the process that waited before stops now
+
+            async def look() -> HookAnswer:  # `tell` for mail in an idle session; `unknown` ends the wait
+                if not call.session_id or not self._idling.waits(session, since):
+                    return _answer("unknown")
+                answer = await self._mail.store.read(lambda tx: self._decide(tx, event, caller).answer)
+                at_work = answer["outcome"] == "tell" and self._idling.is_at_work(session)
+                return _answer("silent") if at_work else answer
+
+            until = asyncio.get_running_loop().time() + WAIT_SECONDS
+            return await self._mail.changes.awaited(
+                look, lambda found: found["outcome"] != "silent", until=until
+            )
         decision = await self._mail.store.read(lambda tx: self._decide(tx, event, caller))
         if not decision.notes:
             return decision.answer
@@ -229,22 +243,6 @@ class Hooks:
             return decided.answer
 
         return await self._mail.store.write(change)
-
-    async def _await_mail(self, event: _Event, caller: Caller) -> HookAnswer:
-        """Return `tell` for mail in an idle session, `unknown` to end the wait, or `silent` after a while."""
-        session, since = f"{event.client}/{event.call.session_id}", event.call.waiting_since
-        if self._idling.take_over(session, since):
-            self._mail.changes.ring()  # the process that waited before stops now
-
-        async def look() -> HookAnswer:
-            if not event.call.session_id or not self._idling.waits(session, since):
-                return _answer("unknown")
-            answer = await self._mail.store.read(lambda tx: self._decide(tx, event, caller).answer)
-            at_work = answer["outcome"] == "tell" and self._idling.is_at_work(session)
-            return _answer("silent") if at_work else answer
-
-        until = asyncio.get_running_loop().time() + WAIT_SECONDS
-        return await self._mail.changes.awaited(look, lambda found: found["outcome"] != "silent", until=until)
 
     def _decide(self, tx: MailReads, event: _Event, caller: Caller) -> _Decision:
         context: ReadContext = self._mail.context(tx, caller)
