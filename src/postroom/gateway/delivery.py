@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from postroom.contracts.chat import MAX_INBOUND, ChatSession, InboundMove, InboundStatus, chat_lock
+from postroom.contracts.chat import MAX_INBOUND, InboundMove, InboundStatus, chat_lock
 from postroom.contracts.clock import Clock, milliseconds
 from postroom.contracts.errors import PostroomError
 from postroom.contracts.files import ChatFile
@@ -523,12 +523,10 @@ class Delivery:
     async def _remember_card(self, thread_id: str, number: str, card_id: Json) -> None:
         address = await self._sessions.address(thread_id)
         if address is not None:
-
-            def change(one: ChatSession) -> ChatSession:
-                cards = list(one.settings.get("cards", {}).items())[1 - _MAX_CARDS :]  # without the oldest
-                return replace(one, settings={**one.settings, "cards": {**dict(cards), number: card_id}})
-
-            await self._sessions.changed(address[0], change)
+            await self._sessions.changed(
+                address[0],
+                lambda one: replace(one, settings=_with_card(one.settings, number, card_id)),
+            )
 
     async def _handle_failure(
         self, row: OutboxMessage, reply: Reply, closes: _Closes, result: SendResult
@@ -568,6 +566,12 @@ class Delivery:
 def _digest_of_text(reply: Reply) -> str:
     """Return a digest of the text above a question, for recognising a repeated text."""
     return sha256(reply.text.strip().encode()).hexdigest()[:16]
+
+
+def _with_card(settings: Mapping[str, Json], number: str, card_id: Json) -> dict[str, Json]:
+    """Return the settings of a session with a card added and the oldest cards removed."""
+    cards = list(settings.get("cards", {}).items())[1 - _MAX_CARDS :]
+    return {**settings, "cards": {**dict(cards), number: card_id}}
 
 
 class MailOutbox:

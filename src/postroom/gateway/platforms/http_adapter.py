@@ -69,13 +69,12 @@ class HttpAdapter(BasePlatformAdapter):
         begins = self.liveness.state is not AdapterState.CONNECTED
         self._connected()
         if begins and self.beats:
+            self._tasks.start(self._keep_beating(), name="signs of life")
 
-            async def keep_beating() -> None:
-                while True:
-                    await self._timer.sleep(BEAT_MS)
-                    self._beat()
-
-            self._tasks.start(keep_beating(), name="signs of life")
+    async def _keep_beating(self) -> None:
+        while True:
+            await self._timer.sleep(BEAT_MS)
+            self._beat()
 
     def _beat(self) -> None:
         """Send a heartbeat to all open streams."""

@@ -171,11 +171,12 @@ def _body(fields: Mapping[str, Json], file: File | None) -> dict[str, Json]:
         "Content-Type": f"multipart/form-data; boundary={boundary}",
         "Content-Length": str(len(head) + data.size + len(tail)),
     }
+    return {"content": _form(head, data, tail), "headers": headers}
 
-    async def form() -> AsyncIterator[bytes]:  # the whole file is never in memory
-        yield head
-        async for piece in data.pieces():
-            yield piece
-        yield tail
 
-    return {"content": form(), "headers": headers}
+async def _form(head: bytes, content: FileContent, tail: bytes) -> AsyncIterator[bytes]:
+    """Yield the parts of a form with a file, without loading the whole file into memory."""
+    yield head
+    async for piece in content.pieces():
+        yield piece
+    yield tail

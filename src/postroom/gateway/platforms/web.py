@@ -750,6 +750,12 @@ class WebAdapter(HttpAdapter):
             return None
         return name
 
+    async def _may_watch(self, request: Request) -> bool:
+        try:
+            return await self._person(request) is not None
+        except StoreError:
+            return False  # the page then reconnects and gets the reason
+
     async def _who(self, request: Request) -> str:
         name = await self._person(request)
         if name is None:
@@ -986,13 +992,7 @@ class WebAdapter(HttpAdapter):
             "Cache-Control": "private, max-age=3600",
         }
         media_type = file.media_type if way == "inline" else "application/octet-stream"
-
-        async def content() -> AsyncIterator[bytes]:
-            yield first
-            async for piece in pieces:
-                yield piece
-
-        return StreamingResponse(content(), media_type=media_type, headers=headers)
+        return StreamingResponse(_rejoin_pieces(first, pieces), media_type=media_type, headers=headers)
 
     async def _find_file(self, name: str, sha256: str, entry_id: str | None = None) -> ShownFile | None:
         """Return a file that the person has uploaded or that an entry shows."""
@@ -1078,17 +1078,10 @@ class WebAdapter(HttpAdapter):
         name = await self._who(request)
         log = self._logs[name]
         watcher = log.watch()
-
-        async def may_watch() -> bool:
-            try:
-                return await self._person(request) is not None
-            except StoreError:
-                return False  # the page then reconnects and gets the reason
-
         events = log.events(
             watcher,
             request.headers.get("last-event-id") or request.query_params.get("after"),
-            may_watch=may_watch,
+            may_watch=lambda: self._may_watch(request),
             render=self._render,
             wait=self._timer.sleep,
         )
@@ -1260,6 +1253,13 @@ class WebAdapter(HttpAdapter):
 def _attachment(file: ShownFile) -> Attachment:
     kind = MessageType.of_file(file.media_type)
     return Attachment(kind=kind, ref=file.sha256, mime=file.media_type, name=file.name, size=file.size)
+
+
+async def _rejoin_pieces(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield the first piece of a file, followed by the remaining pieces."""
+    yield first
+    async for piece in rest:
+        yield piece
 
 
 def _title(text: str) -> str:
