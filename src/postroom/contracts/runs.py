@@ -449,6 +449,26 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
             updated_at=max(now, self.updated_at),
         )
 
+    def _closing(
+        self, termination: TerminationReason, *, now: int, has_read: bool, unread_ids: Collection[str]
+    ) -> tuple[AnsweredTicket, ...]:
+        """Return the answered questions of an ending run, and close the unanswered questions."""
+        tickets = self.waiting.tickets if self.waiting and not has_read else ()
+        unread = [
+            ticket for ticket in tickets if ticket.tool_name != BUDGET_TOOL
+        ]  # the server reads that answer
+        answered = [
+            one.too_late(termination, now=now)
+            if one.is_answer and (one.ticket in unread or one.decision.decision_id in unread_ids)
+            else one
+            for one in self.answered
+        ]
+        closed = [
+            AnsweredTicket.closed(ticket, termination, now=now, is_outside=ASKING in self.thread_id)
+            for ticket in self.open_tickets
+        ]
+        return (*answered, *closed)
+
     def ended(
         self,
         termination: TerminationReason,
@@ -464,26 +484,12 @@ class RunRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
         decisions that arrived while the run was executed, and that the run has not read.
         """
         text = termination.value if termination.type is TerminationKind.ERROR else None
-        answered = self.answered
-        if self.waiting is not None:
-            tickets = () if has_read else self.waiting.tickets
-            # the server reads the answer to a question about a budget
-            unread = [ticket for ticket in tickets if ticket.tool_name != BUDGET_TOOL]
-            known = [
-                one.too_late(termination, now=now)
-                if one.is_answer and (one.ticket in unread or one.decision.decision_id in unread_ids)
-                else one
-                for one in self.answered
-            ]
-            closed = [
-                AnsweredTicket.closed(ticket, termination, now=now, is_outside=ASKING in self.thread_id)
-                for ticket in self.open_tickets
-            ]
-            answered = (*known, *closed)
         return replace(
             self,
             status=RunStatus.DONE,
-            answered=answered,
+            answered=self.answered
+            if self.waiting is None
+            else self._closing(termination, now=now, has_read=has_read, unread_ids=unread_ids),
             termination=termination,
             error=text or self.error,
             waiting=None,
