@@ -240,36 +240,34 @@ class AdminService:
         """Check every part that the server needs, and return the results."""
         application = self._application
         now = application.clock.now()
-        return Readiness(
-            checks=(
-                await store_check(application.store.probe),
-                await archive_check(
-                    lambda: application.store.read(lambda tx: tx.outbox.backlog(ARCHIVE)), now
-                ),
-                loop_check(self._meter, now),
-                await self._backups(),
-                log_check(log_failure()),
-                *([Check(name="stopping", state="failed")] if self.is_stopping else []),
-                *([] if self.chats is None else [self.chats.check()]),
+        checks = [
+            await store_check(application.store.probe),
+            await archive_check(lambda: application.store.read(lambda tx: tx.outbox.backlog(ARCHIVE)), now),
+            loop_check(self._meter, now),
+        ]
+        try:
+            state = await application.backups.state()
+        except StoreError as error:
+            checks.append(Check(name="backups", state="unknown", required=False, facts={"code": error.code}))
+        else:
+            check = backups_check(
+                age_ms=state.age_ms,
+                code=None if state.failure is None else state.failure.code,
+                is_on=bool(state.interval_ms),
+                is_overdue=state.is_overdue,
             )
-        )
+            checks.append(check)
+        checks.append(log_check(log_failure()))
+        if self.is_stopping:
+            checks.append(Check(name="stopping", state="failed"))
+        if self.chats is not None:
+            checks.append(self.chats.check())
+        return Readiness(checks=tuple(checks))
 
     async def health(self) -> ServerHealth:
         """Return the readiness of the server and the state of the gateway."""
         gateway: dict[str, Json] = {"state": "off"} if self.chats is None else await self.chats.health()
         return {**(await self.ready()).as_dict(), "gateway": gateway}
-
-    async def _backups(self) -> Check:
-        try:
-            state = await self._application.backups.state()
-        except StoreError as error:
-            return Check(name="backups", state="unknown", required=False, facts={"code": error.code})
-        return backups_check(
-            age_ms=state.age_ms,
-            code=None if state.failure is None else state.failure.code,
-            is_on=bool(state.interval_ms),
-            is_overdue=state.is_overdue,
-        )
 
     async def doctor(self, *, full: bool = False) -> ChecksView:
         """Check the whole installation: store, archive, backups, runs, agents, channels and machine.

@@ -384,10 +384,18 @@ class AgentSupervisor:
                 made = await self._mail.call(
                     "ensure_project", {"human_key": declared.project}, caller=_OPERATOR
                 )
+                match declared.runner:
+                    case Runner():
+                        program, model = declared.runner.recipe.value, "unknown"
+                    case ModelRunner():
+                        program, model = "postroom", declared.runner.model
+                    case HttpRunner():
+                        program, model = "http", "unknown"
                 arguments = {
                     "project_key": declared.project,
                     "name": declared.name,
-                    **_introduction(declared.runner),
+                    "program": program,
+                    "model": model,
                     "task_description": declared.task,
                 }
                 await self._mail.call("register_agent", arguments, caller=_OPERATOR)
@@ -429,13 +437,3 @@ def mail_runs(
     return MailRunExecutor(
         executors.chosen, mail.store, clock, whose=whose, tracing=mail.tracing, rules=mail.rules
     )
-
-
-def _introduction(runner: AnyRunner) -> dict[str, str]:
-    match runner:
-        case Runner():
-            return {"program": runner.recipe.value, "model": "unknown"}
-        case ModelRunner():
-            return {"program": "postroom", "model": runner.model}
-        case HttpRunner():
-            return {"program": "http", "model": "unknown"}

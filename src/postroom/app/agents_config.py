@@ -70,7 +70,13 @@ def _agent(place: TableName, told: Mapping[str, Any]) -> DeclaredAgent:
     runner = {name: value for name, value in told.items() if name not in _OWN}
     try:
         check_name(told["name"].strip())
-        times: dict[str, Any] = {name: _seconds(runner[name]) for name in _TIMES if name in runner}
+        times: dict[str, Any] = {}
+        for name in _TIMES:
+            if name in runner:
+                value = runner[name]
+                if isinstance(value, bool) or not isinstance(value, str | int | float):
+                    raise ValueError("a time must be a number of seconds, or a text such as 30m")
+                times[name] = duration_of(value).total_seconds() if isinstance(value, str) else value
         checked = runner_of({**runner, **times}, home=str(project))
     except (InvalidRunner, InvalidName, ValueError) as error:
         reason = error.message if isinstance(error, PostroomError) else str(error)
@@ -83,12 +89,6 @@ def _agent(place: TableName, told: Mapping[str, Any]) -> DeclaredAgent:
     return DeclaredAgent(
         file=file, name=told["name"].strip(), project=str(project), task=told.get("task", ""), runner=checked
     )
-
-
-def _seconds(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError("a time must be a number of seconds, or a text such as 30m")  # noqa: TRY004 - reported like the other faults
-    return duration_of(value).total_seconds() if isinstance(value, str) else value
 
 
 def _wrong(file: Path, which: str, reason: str, remedy: str) -> ConfigError:

@@ -77,8 +77,19 @@ class ArchiveCheck:
                 "; ".join(faults[:5]),
                 "move the archive to another folder and run `postroom doctor` again",
             )
-        if failure := self._failure(project, differs):
-            return failure
+        if differs.unknown:
+            return value(
+                "failed",
+                f"{len(differs.unknown)} messages of the archive are missing from the database, which is "
+                "older than the archive",
+                "if you have restored a backup, move the repository to another folder and run `postroom "
+                "rebuild archive`",
+            )
+        if differs.missing:
+            count = len(differs.missing)
+            self.repairs.append(plan_gap_repair(archive, project, count))
+            remedy = f"run `postroom rebuild archive {project.slug}`"
+            return value("failed", f"{count} messages are missing from the archive", remedy)
         if self._full and (differing := await archive.differing(project)):
             return value(
                 "failed",
@@ -91,23 +102,6 @@ class ArchiveCheck:
         coming = len(archive_state.stored & archive_state.coming - written)
         text = f"{len(written) - leaving} messages in the archive, {coming} still to be written"
         return value("ok", f"{text}, {leaving} still to be deleted" if leaving else text)
-
-    def _failure(self, project: Project, differs: _Difference) -> CheckResult | None:
-        if differs.unknown:
-            return _found(
-                project.slug,
-                "failed",
-                f"{len(differs.unknown)} messages of the archive are missing from the database, which is "
-                "older than the archive",
-                "if you have restored a backup, move the repository to another folder and run `postroom "
-                "rebuild archive`",
-            )
-        if differs.missing:
-            count = len(differs.missing)
-            self.repairs.append(plan_gap_repair(self._archive, project, count))
-            remedy = f"run `postroom rebuild archive {project.slug}`"
-            return _found(project.slug, "failed", f"{count} messages are missing from the archive", remedy)
-        return None
 
     async def _find_lasting_differences(
         self, project: Project, known: _Known, written: set[int]

@@ -605,8 +605,25 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
     for older, name in _OLDER_NAMES.items():
         value = environment.get(older)
         if value and name not in values and not (name == "database" and "database_url" in values):
-            text = _sqlite_file(older, value) if name == "database" else value
-            values[name] = _Found(text, f"env {older}", here)
+            if name == "database":
+                scheme, _, rest = value.partition("://")
+                path = rest.removeprefix("/").partition("?")[0]
+                if (
+                    scheme not in ("sqlite", "sqlite+aiosqlite")
+                    or not rest.startswith("/")
+                    or path in ("", ":memory:")
+                ):
+                    is_scheme = "://" in value and re.fullmatch(r"[A-Za-z0-9+.-]+", scheme)
+                    shown = scheme[:40] if is_scheme else "(no scheme)"
+                    raise ConfigError(
+                        f"{older} has the scheme {shown}; only a SQLite file is supported: sqlite:///path or "
+                        "sqlite+aiosqlite:///path",
+                        value=shown,
+                        remedy="set POSTROOM_DATABASE to the path of the file; this setting takes precedence "
+                        f"over {older}, which another program may need",
+                    )
+                value = path
+            values[name] = _Found(value, f"env {older}", here)
     return values
 
 
@@ -649,22 +666,6 @@ def _check_known(name: str, known: list[str], where: str) -> None:
         f"no setting is called {name[:100]!r} ({where})",
         value=name[:100],
         remedy=f"did you mean {near[0]}?" if near else _SHOW,
-    )
-
-
-def _sqlite_file(name: str, url: str) -> str:
-    """Return the path of the SQLite file in a database URL."""
-    scheme, _, rest = url.partition("://")
-    path = rest.removeprefix("/").partition("?")[0]
-    if scheme in ("sqlite", "sqlite+aiosqlite") and rest.startswith("/") and path not in ("", ":memory:"):
-        return path
-    shown = scheme[:40] if "://" in url and re.fullmatch(r"[A-Za-z0-9+.-]+", scheme) else "(no scheme)"
-    raise ConfigError(
-        f"{name} has the scheme {shown}; only a SQLite file is supported: sqlite:///path or "
-        "sqlite+aiosqlite:///path",
-        value=shown,
-        remedy="set POSTROOM_DATABASE to the path of the file; this setting takes precedence over "
-        f"{name}, which another program may need",
     )
 
 

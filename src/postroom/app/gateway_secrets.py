@@ -10,7 +10,6 @@ secret itself.
 import os
 import stat
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Final
 
 from postroom.app import places
@@ -84,7 +83,24 @@ def _from_file(table: TableName, way: str, name: str, environment: Mapping[str, 
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:  # noqa: PTH123 - the checks below need this very descriptor
-            _check_private(table, way, path, os.fstat(descriptor))
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                table.refuse(
+                    f"{path} is not a file", value=str(path), remedy=f"set {way} to the path of a file"
+                )
+            if found.st_mode & _SHARED:
+                table.refuse(
+                    f"the file {path} can be used by other users (mode {stat.S_IMODE(found.st_mode):04o})",
+                    value=str(path),
+                    remedy=f"chmod 600 {path}; if others may have read the file, replace the secret",
+                )
+            owner, user = found.st_uid, os.geteuid()
+            if owner != user:
+                table.refuse(
+                    f"the file {path} belongs to user {owner}, not to the server's user {user}",
+                    value=str(path),
+                    remedy=f"`chown {user} {path}` as root, or run this command as user {owner}",
+                )
             content = file.read(_LARGEST + 1)
     except OSError as error:
         table.refuse(
@@ -116,20 +132,3 @@ def _one_line(table: TableName, way: str, text: str) -> Secret:
             remedy="write the secret as one line",
         )
     return Secret(secret)
-
-
-def _check_private(table: TableName, way: str, path: Path, found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        table.refuse(f"{path} is not a file", value=str(path), remedy=f"set {way} to the path of a file")
-    if found.st_mode & _SHARED:
-        table.refuse(
-            f"the file {path} can be used by other users (mode {stat.S_IMODE(found.st_mode):04o})",
-            value=str(path),
-            remedy=f"chmod 600 {path}; if others may have read the file, replace the secret",
-        )
-    if found.st_uid != os.geteuid():
-        table.refuse(
-            f"the file {path} belongs to user {found.st_uid}, not to the server's user {os.geteuid()}",
-            value=str(path),
-            remedy=f"`chown {os.geteuid()} {path}` as root, or run this command as user {found.st_uid}",
-        )

@@ -190,7 +190,25 @@ class GatewayService(UndeliveredService):
                 remedy="send the message again when `postroom gateway status` shows that the channel is "
                 "connected",
             )
-        source = await self._destination(adapter, chat_id, thread_id)
+        if chat_id is None:
+            made = await self._gateway.stores.sessions.load(
+                f"home:{adapter.platform.value}:{adapter.account}"
+            )
+            home = self._gateway.config.get_home_channel(adapter.platform)
+            if made is not None:
+                chosen = SessionSource.from_dict(made.source)
+                chat_id, thread_id = chosen.chat_id, thread_id or chosen.thread_id
+            elif home is not None:
+                chat_id, thread_id = home.chat_id, thread_id or home.thread_id
+            else:
+                raise InvalidArgument(
+                    f"{adapter.platform.value} has no home channel",
+                    value=adapter.platform.value,
+                    remedy="pass a chat id, set home_channel in gateway.toml, or send /sethome in a chat",
+                )
+        source = SessionSource(
+            platform=adapter.platform, chat_id=chat_id, thread_id=thread_id, account=adapter.account
+        )
         reply = Reply(
             kind=ReplyKind.NOTICE,
             thread_id=thread_name(adapter.platform.value, adapter.account, "notice"),
@@ -229,26 +247,6 @@ class GatewayService(UndeliveredService):
         await self._gateway.reconnect(adapter)
         state = self._gateway.liveness()[adapter.platform.value]
         return {"platform": adapter.platform.value, **state, **_instants(state)}
-
-    async def _destination(
-        self, adapter: BasePlatformAdapter, chat_id: str | None, thread_id: str | None
-    ) -> SessionSource:
-        platform, account = adapter.platform, adapter.account
-        if chat_id is None:
-            made = await self._gateway.stores.sessions.load(f"home:{platform.value}:{account}")
-            home = self._gateway.config.get_home_channel(platform)
-            if made is not None:
-                chosen = SessionSource.from_dict(made.source)
-                chat_id, thread_id = chosen.chat_id, thread_id or chosen.thread_id
-            elif home is not None:
-                chat_id, thread_id = home.chat_id, thread_id or home.thread_id
-            else:
-                raise InvalidArgument(
-                    f"{platform.value} has no home channel",
-                    value=platform.value,
-                    remedy="pass a chat id, set home_channel in gateway.toml, or send /sethome in a chat",
-                )
-        return SessionSource(platform=platform, chat_id=chat_id, thread_id=thread_id, account=account)
 
     def _channel(self, platform: str) -> BasePlatformAdapter:
         for adapter in self._chats.adapters:

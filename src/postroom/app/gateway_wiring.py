@@ -75,7 +75,21 @@ class ChatAgents(SeveralExecutors):
         for agent in (told.agent, *told.others.values()):
             if agent.run is None:
                 self._clients.append(make_model(agent, clock=clock))
-                models[agent.agent_id] = _resolve_agent(agent, self._clients[-1])
+                spec = AgentSpec(
+                    model=agent.model,
+                    agent_id=agent.agent_id,
+                    system_prompt=agent.instructions,
+                    max_rounds=agent.max_rounds,
+                    wall_timeout_ms=milliseconds(agent.max_run),
+                    context_window=agent.context_window,
+                    commits_calls=agent.send_files,
+                    prices={
+                        name: (prices.input_price, prices.output_price)
+                        for name, prices in agent.models.items()
+                    },
+                )
+                tools = (SendFileTool(),) if agent.send_files else ()
+                models[agent.agent_id] = ResolvedAgent(spec=spec, model=self._clients[-1], tools=tools)
             elif agents is None:
                 raise ConfigError("this server runs no registered agents", value=agent.agent_id)
         self._models = AgentRuntime(MapResolver(models), clock=clock, timer=timer) if models else None
@@ -461,20 +475,6 @@ def outline(told: GatewayFile) -> dict[str, Json]:
             for platform, channel in config.platforms.items()
         },
     }
-
-
-def _resolve_agent(agent: AgentConfig, model: OpenAICompatibleModel) -> ResolvedAgent:
-    spec = AgentSpec(
-        model=agent.model,
-        agent_id=agent.agent_id,
-        system_prompt=agent.instructions,
-        max_rounds=agent.max_rounds,
-        wall_timeout_ms=milliseconds(agent.max_run),
-        context_window=agent.context_window,
-        commits_calls=agent.send_files,
-        prices={name: (prices.input_price, prices.output_price) for name, prices in agent.models.items()},
-    )
-    return ResolvedAgent(spec=spec, model=model, tools=(SendFileTool(),) if agent.send_files else ())
 
 
 def _check_paths(file: Path, taken: Sequence[OpenPath], mcp_path: str) -> None:

@@ -1,12 +1,12 @@
 """Describes the health of the server for people, from the checks of `/readyz` and the queue."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from postroom.app.wiring import Application
 from postroom.contracts.dispatch import RunDispatchStatus
 from postroom.contracts.errors import StoreFull
-from postroom.contracts.limits import Budget, BudgetScope, Spending
+from postroom.contracts.limits import BudgetScope
 from postroom.contracts.work import HealthFact
 from postroom.http_api.readiness import Check, Readiness
 from postroom.web.wording import lasting
@@ -40,19 +40,40 @@ class ServerHealth:
             HealthFact(name="server", state="ok", text=f"Server ready, up {up}")
             if readiness.is_ready
             else HealthFact(name="server", state="failed", text=f"Server not ready, up {up}"),
-            *(fact for check in readiness.checks if (fact := _fact_for_people(check)) is not None),
+            *(
+                HealthFact(name=check.name, state=check.state, text=text)
+                for check in readiness.checks
+                if (text := _TEXTS[check.name](check))
+            ),
             HealthFact(
                 name="slots", state="ok" if taken < slots else "failed", text=f"slots {taken} of {slots}"
             ),
             HealthFact(name="queue", state="ok", text=f"{queued} run{'' if queued == 1 else 's'} queued"),
-            *[fact async for fact in _spending(application, now)],
         ]
+        budgets = [budget for budget in application.runs.budgets if budget.per is BudgetScope.ALL]
+        scopes = {
+            spending.scope: budget
+            for budget in budgets
+            if (spending := budget.account(_ALL, now)) is not None
+        }
+        spent = await application.runs.stores.store.read(lambda tx: tx.runs.threads.spending(list(scopes)))
+        for scope, budget in scopes.items():
+            account, when = spent[scope], "" if budget.window is None else f"this {budget.window} "
+            for name, limit in budget.limits.items():
+                used = getattr(account, name)
+                match name:
+                    case "cost_micros":
+                        text = f"{used / _MICROS:.2f} of {limit / _MICROS:.2f} USD"
+                    case "wall_ms":
+                        text = f"{lasting(0, used)} of {lasting(0, limit)} of work"
+                    case _:
+                        text = f"{used} of {limit} {name}"
+                facts.append(
+                    HealthFact(
+                        name="spending", state="failed" if used >= limit else "ok", text=f"{when}{text}"
+                    )
+                )
         return sorted(facts, key=lambda one: _ORDER.index(one.state))
-
-
-def _fact_for_people(check: Check) -> HealthFact | None:
-    text = _TEXTS[check.name](check)
-    return None if not text else HealthFact(name=check.name, state=check.state, text=text)
 
 
 def _store(check: Check) -> str:
@@ -104,29 +125,4 @@ _TEXTS: Final = {
 }
 
 
-async def _spending(application: Application, now: int) -> AsyncIterator[HealthFact]:
-    budgets = [budget for budget in application.runs.budgets if budget.per is BudgetScope.ALL]
-    scopes = {
-        spending.scope: budget for budget in budgets if (spending := budget.account(_ALL, now)) is not None
-    }
-    spent = await application.runs.stores.store.read(lambda tx: tx.runs.threads.spending(list(scopes)))
-    for scope, budget in scopes.items():
-        for text, is_up in _limits(budget, spent[scope]):
-            when = "" if budget.window is None else f"this {budget.window} "
-            yield HealthFact(name="spending", state="failed" if is_up else "ok", text=f"{when}{text}")
-
-
 _ALL: Final = {**dict.fromkeys(BudgetScope, ""), BudgetScope.ALL: "*"}
-
-
-def _limits(budget: Budget, spent: Spending) -> Iterator[tuple[str, bool]]:
-    for name, limit in budget.limits.items():
-        used = getattr(spent, name)
-        match name:
-            case "cost_micros":
-                text = f"{used / _MICROS:.2f} of {limit / _MICROS:.2f} USD"
-            case "wall_ms":
-                text = f"{lasting(0, used)} of {lasting(0, limit)} of work"
-            case _:
-                text = f"{used} of {limit} {name}"
-        yield text, used >= limit

@@ -89,21 +89,16 @@ class ModelAgents(AgentRuntime):
         ends = ("done_task", "update_task") if runner.claims_tasks else ()
         named = tuple(dict.fromkeys((*runner.tools, *ends)))
         tools = tools_for(named, self._calls, project=slug, agent=name, caller=caller)
-        self._agents[agent_id] = ResolvedAgent(
-            spec=spec, model=await self._model_client(runner), tools=tuple(tools)
-        )
-        return await super().run(await _request_as_seen(activation), sink)
-
-    async def _model_client(self, runner: ModelRunner) -> OpenAICompatibleModel:
-        name = runner.api_key_env
-        key = None if name is None else read_secret(name, self._environment)
-        where = runner.base_url, name
+        key_name = runner.api_key_env
+        key = None if key_name is None else read_secret(key_name, self._environment)
+        where = runner.base_url, key_name
         if where not in self._models:
             # The constructor of the client reads the certificates of the system.
             made = await asyncio.to_thread(OpenAICompatibleModel, runner.base_url, key)
             if self._models.setdefault(where, made) is not made:
                 await made.close()
-        return self._models[where]
+        self._agents[agent_id] = ResolvedAgent(spec=spec, model=self._models[where], tools=tuple(tools))
+        return await super().run(await _request_as_seen(activation), sink)
 
     def send_messages(self, id: str, messages: Sequence[Message]) -> bool:
         """Pass messages to an active run of a chat; return False if the run does not belong to a chat."""

@@ -73,15 +73,14 @@ def another_archive(archive: Archive, project: Project, now: int) -> Repair:
 
 async def perform_repairs(repairs: Sequence[Repair], *, dry_run: bool) -> list[RepairView]:
     """Perform repairs one after another, even if a repair fails, and report each result."""
-    return [await _perform_repair(repair, dry_run=dry_run) for repair in repairs]
-
-
-async def _perform_repair(repair: Repair, *, dry_run: bool) -> RepairView:
-    repair_view: RepairView = {"name": repair.name, "does": repair.does, "state": "planned", "detail": ""}
-    if dry_run:
-        return repair_view
-    try:
-        await repair.perform()
-    except PostroomError as error:
-        return {**repair_view, "state": "failed", "detail": error.message}
-    return {**repair_view, "state": "done"}
+    views: list[RepairView] = []
+    for repair in repairs:
+        view: RepairView = {"name": repair.name, "does": repair.does, "state": "planned", "detail": ""}
+        if not dry_run:
+            try:
+                await repair.perform()
+                view["state"] = "done"
+            except PostroomError as error:
+                view["state"], view["detail"] = "failed", error.message
+        views.append(view)
+    return views

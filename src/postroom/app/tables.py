@@ -101,7 +101,17 @@ def _convert(table: TableName, told: Mapping[str, Any], kind: type[T], environme
         inner, is_many = _table_in(fields[name])
         within = table.within(name)
         if inner is None:
-            rest[name] = _value(table, name, value, fields[name], environment)
+            read = extra_of(fields[name], "read")
+            if extra_of(fields[name], "path") and isinstance(value, str) and value:
+                rest[name] = str(places.absolute(value, environment, base=table.file.parent))
+            elif read is not None:
+                try:
+                    rest[name] = read(value)
+                except ValueError as error:
+                    text = shown(value)
+                    table.refuse(
+                        f"{name} is {text!r}: {error}", value=text, remedy=f"correct or remove {name}"
+                    )
         elif is_many:
             tables = {
                 key: _convert(within.within(key), item, inner, environment) for key, item in value.items()
@@ -116,21 +126,6 @@ def _convert(table: TableName, told: Mapping[str, Any], kind: type[T], environme
     except msgspec.ValidationError as error:
         _refuse_invalid(table, told, rest, kind, str(error))
         raise
-
-
-def _value(
-    table: TableName, name: str, value: Any, kind: inspect.Type, environment: Mapping[str, str]
-) -> object:
-    if extra_of(kind, "path") and isinstance(value, str) and value:
-        return str(places.absolute(value, environment, base=table.file.parent))
-    read = extra_of(kind, "read")
-    if read is None:
-        return value
-    try:
-        return read(value)
-    except ValueError as error:
-        text = shown(value)
-        table.refuse(f"{name} is {text!r}: {error}", value=text, remedy=f"correct or remove {name}")
 
 
 def _refuse_invalid(

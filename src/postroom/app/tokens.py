@@ -60,25 +60,21 @@ def load_or_make_token(path: Path) -> str:
                 value=str(path),
                 remedy=f"free space on the disk of {path.parent}, and try again",
             ) from error
-        raise _unusable(path, error) from error
+        what = f"the token file {path} cannot be read or created"
+        access = denied(path, os.R_OK) or denied(path, os.R_OK | os.W_OK)
+        if access is None:
+            raise ConfigError(
+                f"{what}: {error.strerror}",
+                value=str(path),
+                remedy=(
+                    "correct the permissions of the folder, or set POSTROOM_DATA_DIR to a folder of the "
+                    "server's user"
+                ),
+            ) from error
+        raise ConfigError(f"{what}: {access.why(path)}", value=str(path), remedy=access.remedy) from error
     if text is None:
         raise ConfigError(f"the token file {path} was removed while the server started", value=str(path))
     return text
-
-
-def _unusable(path: Path, error: OSError) -> ConfigError:
-    text = f"the token file {path} cannot be read or created"
-    value = denied(path, os.R_OK) or denied(path, os.R_OK | os.W_OK)
-    if value is None:
-        return ConfigError(
-            f"{text}: {error.strerror}",
-            value=str(path),
-            remedy=(
-                "correct the permissions of the folder, or set POSTROOM_DATA_DIR to a folder of the "
-                "server's user"
-            ),
-        )
-    return ConfigError(f"{text}: {value.why(path)}", value=str(path), remedy=value.remedy)
 
 
 def new_run_token(server: str) -> str:

@@ -39,7 +39,20 @@ class UndeliveredService:
                 value=outbox_id[:200],
                 remedy="ask the sender to send the message again, then discard this dead letter",
             )
-        self._refuse_unsayable(named.target)
+        target = named.target
+        if has_waiting_caller(target):
+            raise InvalidArgument(
+                "the client, which uses the OpenAI protocol, has already received an error, so nobody "
+                "would read a new answer",
+                value=target,
+                remedy="read the answer with `postroom gateway dead --json`, then discard it",
+            )
+        if not any(_may_speak(speaker, target) for speaker in self._speakers):
+            raise InvalidArgument(
+                f"no channel of this server serves {target}, so the message would not be sent",
+                value=target,
+                remedy="add the bot to gateway.toml, restart the server and retry; or discard the message",
+            )
         row = await self._outbox.revive(named.outbox_id)
         if row is None:
             raise _not_dead(outbox_id)
@@ -66,26 +79,6 @@ class UndeliveredService:
         if meant is None:
             raise _not_dead(outbox_id)
         return rows[meant]
-
-    def _refuse_unsayable(self, target: str) -> None:
-        """Raise an error if no chat can receive the retried message.
-
-        Raises:
-            InvalidArgument: No channel of this server serves the bot, or its caller no longer waits.
-        """
-        if has_waiting_caller(target):
-            raise InvalidArgument(
-                "the client, which uses the OpenAI protocol, has already received an error, so nobody "
-                "would read a new answer",
-                value=target,
-                remedy="read the answer with `postroom gateway dead --json`, then discard it",
-            )
-        if not any(_may_speak(speaker, target) for speaker in self._speakers):
-            raise InvalidArgument(
-                f"no channel of this server serves {target}, so the message would not be sent",
-                value=target,
-                remedy="add the bot to gateway.toml, restart the server and retry; or discard the message",
-            )
 
 
 def _may_speak(adapter: BasePlatformAdapter, target: str) -> bool:

@@ -154,7 +154,21 @@ def carry_out(changes: list[Change], records: Records, now: int) -> list[Change]
         for change in changes:
             ready.append(_made_ready(change, records, now, drafts))  # noqa: PERF401 - known as far as it came
         for change in ready:
-            _put_in_place(change, records, drafts)
+            draft = next((draft for draft in drafts if draft.found is change.found), None)
+            if draft is not None:
+                draft.put()
+            elif not change.is_none:
+                files.remove(change.found)
+            if change.is_removal:
+                # Update the record after parts of a file have been removed, and remove their backups and
+                # folders.
+                files.remove_drafts(change.found)
+                content = None if change.after is None else change.after.encode("utf-8")
+                backups = files.remove_same(change.record.backups, content)
+                folders = records.get(change.found.path).folders
+                records.put(change.found.path, replace(change.record, backups=backups, folders=folders))
+                if change.after is None:
+                    records.pass_on(files.remove_folders(folders))
             done.append(change)
     except PostroomError:
         for draft in reversed(drafts):
@@ -210,7 +224,12 @@ def _plan_part(client: Client, part: Part, records: Records) -> Change:
                 f"the file contains `{where}`, a form that belongs to another version of {client.title}"
             )
         require_form(text, client.json_form, client.title)
-        old = _still_true(records.get(value.path), value)
+        old = records.get(value.path)
+        if value.content is None or not (
+            any(_is_there(applied, value) for applied in old.applied_edits)
+            or (old.clients and not old.applied_edits)
+        ):
+            old = Record(backups=old.backups, folders=[folder for folder in old.folders if folder.exists()])
         places = {
             (edit.path, edit.sign) if edit.sign else ((*edit.path, edit.key), "") for edit in part.edits
         }
@@ -333,14 +352,6 @@ def _planned_whole_removal(client: Client, part: Part, records: Records) -> Chan
     )
 
 
-def _still_true(record: Record, found: Found) -> Record:
-    if found.content is not None and any(_is_there(applied, found) for applied in record.applied_edits):
-        return record
-    if found.content is not None and record.clients and not record.applied_edits:
-        return record
-    return Record(backups=record.backups, folders=[folder for folder in record.folders if folder.exists()])
-
-
 def _is_there(applied: AppliedEdit, found: Found) -> bool:
     if applied.kind not in _CONTENT:
         return False
@@ -420,23 +431,6 @@ def _made_ready(change: Change, records: Records, now: int, drafts: list[Draft])
         records.put(change.found.path, change.before_record)
         raise
     return replace(change, backup=backup)
-
-
-def _put_in_place(change: Change, records: Records, drafts: list[Draft]) -> None:
-    draft = next((draft for draft in drafts if draft.found is change.found), None)
-    if draft is not None:
-        draft.put()
-    elif not change.is_none:
-        files.remove(change.found)
-    if change.is_removal:
-        # Update the record after parts of a file have been removed, and remove their backups and folders.
-        files.remove_drafts(change.found)
-        content = None if change.after is None else change.after.encode("utf-8")
-        backups = files.remove_same(change.record.backups, content)
-        folders = records.get(change.found.path).folders
-        records.put(change.found.path, replace(change.record, backups=backups, folders=folders))
-        if change.after is None:
-            records.pass_on(files.remove_folders(folders))
 
 
 def _give_back(change: Change, records: Records) -> None:

@@ -268,21 +268,20 @@ class _Look:
             if own.extra:
                 drifts = ("missing", "changed")
             findings.append(self._finding(drifts[0 if gone else 1], where.path, detail))
-        return serves, findings + self._switched_off()
-
-    def _switched_off(self) -> list[Finding]:
-        switched = switch(self.client, self.target)
-        if switched is None:
-            return []
-        file, wanted = switched
-        try:
-            text = files.look(file.path, file.base).text
-            found_nodes = [json_edit.find(text, (*edit.path, edit.key)) for edit in wanted]
-        except (ClientFileRefused, NotJson) as error:
-            return [self._unreadable(file.path, error)]
-        if all(node and fits(node.value(), edit) for node, edit in zip(found_nodes, wanted, strict=True)):
-            return []
-        return [self._finding("missing", file.path, "postroom's plugin is not enabled in the client")]
+        if (switched := switch(self.client, self.target)) is not None:
+            file, wanted = switched
+            try:
+                text = files.look(file.path, file.base).text
+                found_nodes = [json_edit.find(text, (*edit.path, edit.key)) for edit in wanted]
+            except (ClientFileRefused, NotJson) as error:
+                findings.append(self._unreadable(file.path, error))
+            else:
+                if not all(
+                    node and fits(node.value(), edit) for node, edit in zip(found_nodes, wanted, strict=True)
+                ):
+                    detail = "postroom's plugin is not enabled in the client"
+                    findings.append(self._finding("missing", file.path, detail))
+        return serves, findings
 
     def _fits(self, found: Mapping[str, object], address: str) -> bool:
         ways: list[Way] = ["stdio"] if self.client.http is None else ["stdio", "http"]
