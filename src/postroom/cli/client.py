@@ -43,25 +43,22 @@ def locate(environment: Mapping[str, str], *, data_dir: Path | None = None) -> E
     token = environment.get("POSTROOM_TOKEN", "")
     if not token and (not named or host in _LOOPBACK):
         # Never send the token of this machine's server to a server on another machine.
-        token = _kept_token(places.token_file(folder))
+        token_file = places.token_file(folder)
+        try:
+            with token_file.open("rb") as file:
+                token = file.read(_LARGEST_TOKEN).decode("ascii", "replace").strip()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise ConfigError(
+                f"the token file {token_file} cannot be read: {error.strerror}",
+                value=str(token_file),
+                remedy="run this command as the user that runs the server, or set POSTROOM_TOKEN",
+            ) from error
     agent_token = environment.get("POSTROOM_AGENT_TOKEN", "")
     return Endpoint(
         url=url, mcp_path=mcp_path, token=_plain(token or agent_token), agent_token=_plain(agent_token)
     )
-
-
-def _kept_token(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return file.read(_LARGEST_TOKEN).decode("ascii", "replace").strip()
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        raise ConfigError(
-            f"the token file {path} cannot be read: {error.strerror}",
-            value=str(path),
-            remedy="run this command as the user that runs the server, or set POSTROOM_TOKEN",
-        ) from error
 
 
 def _plain(token: str) -> str:

@@ -317,15 +317,6 @@ def _no_file(file: Path) -> ConfigError:
     )
 
 
-def _retried(found: Mapping[str, Any]) -> tuple[str, str]:
-    when = f"is at {found['until']}" if found["until"] else "is active"
-    runs = "1 run" if found["runs"] == 1 else f"{found['runs']} runs, newest failure"
-    return (
-        show.folded(show.moment(f"retried after a failure: {runs}; its next attempt {when}"), "  "),
-        show.folded(f"  {show.line(found['agent'])}: {show.line(found['error'])}", "    "),
-    )
-
-
 def _status(found: Mapping[str, Any]) -> str:
     if found.get("state") == "off":
         return "off: the server found no gateway.toml when it started"
@@ -343,13 +334,21 @@ def _status(found: Mapping[str, Any]) -> str:
     ]
     counted = ", ".join(f"{messages[name]} {name}" for name in ("finished", "queued", "running", "rejected"))
     wrong = "" if messages["adds_up"] else " (the numbers do not add up)"
+    again = []
+    if retried := found.get("retried"):
+        when = f"is at {retried['until']}" if retried["until"] else "is active"
+        runs = "1 run" if retried["runs"] == 1 else f"{retried['runs']} runs, newest failure"
+        again = [
+            show.folded(show.moment(f"retried after a failure: {runs}; its next attempt {when}"), "  "),
+            show.folded(f"  {show.line(retried['agent'])}: {show.line(retried['error'])}", "    "),
+        ]
     return "\n".join(
         [
             f"gateway: {show.line(found['state'])}",
             show.table(("CHANNEL", "STATE", "SINCE", "RECEIVED", "SENT", "WHY"), rows, none="No channels."),
             f"messages: {messages['accepted']} accepted = {counted}{wrong}",
             f"undelivered: {show.line(found['undelivered'])}",
-            *(_retried(found["retried"]) if found.get("retried") else ()),
+            *again,
             *(f"{show.line(item['what'])}: {show.line(item['remedy'])}" for item in found.get("missing", ())),
             *([f"held for quiet hours: {show.line(found['held'])}"] if found.get("held") else ()),
         ]

@@ -54,19 +54,21 @@ def check(
     raise typer.Exit(guard_check.run_check(hook, arguments or []))
 
 
-def _beside(hook: guard_hooks.Hook) -> str:
-    if hook.manager:
-        return f"called by {hook.manager}" if hook.state == "installed" else f"written by {hook.manager}"
-    return "calls the hook that was there before" if hook.chained and hook.state == "installed" else ""
-
-
 def _show(hooks: list[guard_hooks.Hook], *, as_json: bool) -> None:
     folder = str(hooks[0].path.parent)
     rows = [
         {"name": hook.name, "state": hook.state, "chained": hook.chained, "manager": hook.manager}
         for hook in hooks
     ]
-    lines = [(hook.name, hook.state, _beside(hook)) for hook in hooks]
+    lines = []
+    for hook in hooks:
+        if hook.manager:
+            beside = f"{'called' if hook.state == 'installed' else 'written'} by {hook.manager}"
+        elif hook.chained and hook.state == "installed":
+            beside = "calls the hook that was there before"
+        else:
+            beside = ""
+        lines.append((hook.name, hook.state, beside))
     show.answer(
         {"folder": folder, "hooks": rows},
         as_json=as_json,

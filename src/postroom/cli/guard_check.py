@@ -65,7 +65,12 @@ def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -
         answer = ("allow", "", mode)
         for start in range(0, len(paths), ASKED_AT_ONCE):
             body = json.dumps({**call, "paths": paths[start : start + ASKED_AT_ONCE]}).encode()
-            answer = _read(*ask(endpoint, f"/hooks/git/{hook}", body, budget=BUDGET))
+            status, reply = ask(endpoint, f"/hooks/git/{hook}", body, budget=BUDGET)
+            document = json.loads(reply)
+            if status == 200:
+                answer = str(document["outcome"]), str(document["text"]), str(document["mode"])
+            else:
+                answer = "error", unchecked(f"the server answered with HTTP status {status}"), ""
             if answer[0] != "allow":
                 break
         outcome, text, meaning = answer
@@ -77,13 +82,6 @@ def run_check(hook: str, arguments: Sequence[str], *, sent: str | None = None) -
         print(text, file=sys.stderr)
     held = outcome == "deny" or (outcome in ("error", "unknown") and (meaning or mode) == "block")
     return HELD if held else MAY_PASS
-
-
-def _read(status: int, body: bytes) -> tuple[str, str, str]:
-    document = json.loads(body)
-    if status != 200:
-        return "error", unchecked(f"the server answered with HTTP status {status}"), ""
-    return str(document["outcome"]), str(document["text"]), str(document["mode"])
 
 
 def list_staged_files() -> Iterator[str]:

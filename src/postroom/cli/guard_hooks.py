@@ -149,7 +149,16 @@ def install(repository: Path) -> list[Hook]:
     for hook in hooks:
         draft = hook.path.with_name(f".{hook.name}.{os.getpid()}")
         try:
-            draft.write_text(_script(hook.name), encoding="utf-8", newline="\n")
+            is_pre_push = hook.name == "pre-push"
+            script = _SCRIPT.format(
+                mark=MARK,
+                hook=hook.name,
+                kept=KEPT,
+                python=shlex.quote(sys.executable),
+                listen=_LISTEN if is_pre_push else "",
+                feed=_FEED if is_pre_push else "",
+            )
+            draft.write_text(script, encoding="utf-8", newline="\n")
             draft.chmod(0o755)
             if hook.state == "foreign" and os.path.lexists(hook.path):
                 hook.path.rename(hook.kept)
@@ -260,18 +269,6 @@ def _is_ours(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return any(line.startswith(MARK.encode()) for line in file.read(400).split(b"\n")[1:2])
-
-
-def _script(hook: str) -> str:
-    is_pre_push = hook == "pre-push"
-    return _SCRIPT.format(
-        mark=MARK,
-        hook=hook,
-        kept=KEPT,
-        python=shlex.quote(sys.executable),
-        listen=_LISTEN if is_pre_push else "",
-        feed=_FEED if is_pre_push else "",
-    )
 
 
 def _refuse_overwritten(found: list[Hook]) -> None:

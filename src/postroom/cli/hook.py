@@ -67,7 +67,17 @@ def answer_event(client: str, event: str, raw: bytes, environment: Mapping[str, 
     if endpoint is None and not (kind == "edit" and mode == "block"):
         return b""
     sent = read(raw)
-    call, look = _call_and_look(client, kind, sent, environment)
+    call, look = build_event_request(client, kind, sent), None
+    if kind in ("edit", "tool", "prompt") and isinstance(sent, dict):
+        from postroom.cli.hook_files import Look
+
+        look = Look(client, kind, sent, data_dir(environment))
+        if look.reports:
+            call = {**(call or read_place(sent)), "files": look.reports}
+        elif call is None:
+            look.save()
+        if call is not None and (stale := environment.get("POSTROOM_STALE", "").lower()) in MODES:
+            call["stale"] = stale
     if call is None:
         return _add_warning(client, event, kind, "", "", look)
     # The prompt that mail used to wake an idle Codex session. When the hook gets this prompt, the mail counts
@@ -96,24 +106,6 @@ def _add_warning(client: str, event: str, kind: str, outcome: str, text: str, lo
         text = "\n".join(filter(None, (text, warning)))
     shaped = _format_answer(client, event, kind, outcome, text)
     return written(shaped).encode() if shaped else b""
-
-
-def _call_and_look(
-    client: str, kind: str, sent: object, environment: Mapping[str, str]
-) -> tuple[dict[str, object] | None, Look | None]:
-    call = build_event_request(client, kind, sent)
-    if kind not in ("edit", "tool", "prompt") or not isinstance(sent, dict):
-        return call, None
-    from postroom.cli.hook_files import Look
-
-    look = Look(client, kind, sent, data_dir(environment))
-    if look.reports:
-        call = {**(call or read_place(sent)), "files": look.reports}
-    elif call is None:
-        look.save()
-    if call is not None and (stale := environment.get("POSTROOM_STALE", "").lower()) in MODES:
-        call["stale"] = stale
-    return call, look
 
 
 def _understood(kind: str, status: int, found: object, mode: str) -> tuple[str, str]:

@@ -124,7 +124,17 @@ class Look:
                     self._seen[path] = version
             if self._began:
                 _remove(self._call)
-            self.reports = [*self._unsent(), *self.reports]
+            try:
+                rows = [row.split(" ", 2) for row in _rows(f"{self._list}.late")] if self._list else []
+            except OSError:
+                rows = []
+            unsent = []
+            for blob, how, path in rows:
+                if (self._version(path) or ("",))[0] == blob:
+                    unsent.append([path, blob, how])
+                elif how == "read":
+                    unsent.append([path, blob, "late"])
+            self.reports = [*unsent, *self.reports]
         elif self._call and self._seen:
             self._put(self._call, _as_rows(self._seen.items()))
             _prune(self._path("calls"), MAX_CALLS, MAX_COPIED)
@@ -230,19 +240,6 @@ class Look:
             return
         self._put(path, content)
         _prune(self._path(blob[0]), MAX_COPIES, MAX_COPIED)
-
-    def _unsent(self) -> list[list[str]]:
-        try:
-            rows = [row.split(" ", 2) for row in _rows(f"{self._list}.late")] if self._list else []
-        except OSError:
-            return []
-        unsent = []
-        for blob, how, path in rows:
-            if (self._version(path) or ("",))[0] == blob:
-                unsent.append([path, blob, how])
-            elif how == "read":
-                unsent.append([path, blob, "late"])
-        return unsent
 
     def conclude(self, answer: object) -> str:
         """Return the changed lines that the server has asked for.

@@ -71,7 +71,10 @@ def leave_waiter(raw: bytes, environment: Mapping[str, str]) -> None:
     session = sent.get("session_id")
     if not isinstance(session, str):
         return
-    codex = _codex_around()
+    import psutil
+
+    parents = ((parent, parent.name().removesuffix(".exe")) for parent in psutil.Process().parents())
+    codex = next((parent for parent, name in parents if name == "codex" or name.startswith(_BUILDS)), None)
     if codex is None or os.fork():
         return
     try:
@@ -156,16 +159,6 @@ def _gone_within(seconds: float, parent: int) -> bool:
     poll = select.poll()
     poll.register(sys.stderr.fileno(), select.POLLERR)
     return bool(poll.poll(seconds * 1000)) or os.getppid() != parent  # a socket reports the exit as a hang-up
-
-
-def _codex_around() -> Process | None:
-    import psutil
-
-    for item in psutil.Process().parents():
-        name = item.name().removesuffix(".exe")
-        if name == "codex" or name.startswith(_BUILDS):
-            return item
-    return None
 
 
 def _ended_within(seconds: float, codex: Process, until: float) -> bool:

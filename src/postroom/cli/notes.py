@@ -1,6 +1,5 @@
 """`postroom notes`: facts about a project, which agents receive when they work on its files or tasks."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from postroom.cli import show
@@ -18,7 +17,21 @@ app = command_group(
 
 @shows(app, "find_notes")
 def _(found: dict[str, Any]) -> str:
-    lines = [_whole(item) for item in show.items(found["notes"])]
+    lines = []
+    for note in show.items(found["notes"]):
+        facts = (
+            ("task", note["task_id"]),
+            ("files", ", ".join(note["paths"])),
+            ("commit", note["commit"]),
+            ("run", note["run_id"]),
+            ("replaces", ", ".join(map(str, note["replaces"]))),
+            ("replaced by", note.get("replaced_by")),
+            ("until", show.moment(note["expires_ts"])),
+        )
+        text = ", ".join(f"{name} {show.line(value)}" for name, value in facts if value)
+        head = f"{note['id']}  {show.line(note['subject'])}: {show.line(note['text'])}"
+        below = f"  {note['author']}, {show.moment(note['created_ts'])}; {text}"
+        lines += [show.folded(head, "  "), show.folded(below, "  ")]
     if found["more"]:
         lines.append(f"{found['more']} more notes: pass --limit to see them.")
     return "\n".join(lines) or "No notes."
@@ -33,19 +46,3 @@ def _(found: dict[str, Any]) -> str:
 @shows(app, "end_note")
 def _(found: dict[str, Any]) -> str:
     return f"Note {found['id']} has ended."
-
-
-def _whole(note: Mapping[str, Any]) -> str:
-    facts = (
-        ("task", note["task_id"]),
-        ("files", ", ".join(note["paths"])),
-        ("commit", note["commit"]),
-        ("run", note["run_id"]),
-        ("replaces", ", ".join(map(str, note["replaces"]))),
-        ("replaced by", note.get("replaced_by")),
-        ("until", show.moment(note["expires_ts"])),
-    )
-    text = ", ".join(f"{name} {show.line(value)}" for name, value in facts if value)
-    head = f"{note['id']}  {show.line(note['subject'])}: {show.line(note['text'])}"
-    below = f"  {note['author']}, {show.moment(note['created_ts'])}; {text}"
-    return f"{show.folded(head, '  ')}\n{show.folded(below, '  ')}"

@@ -22,15 +22,11 @@ _STAYS: Final = {
 def _(found: dict[str, Any]) -> str:
     if not found["rules"]:
         return "The configuration file has no [[keep]] rule, so every message is kept."
-    lines = [
-        _line(project["project"], project["counts"], is_done=not found["dry_run"])
-        for project in found["projects"]
-    ]
+    lines = []
+    done = "would be deleted" if found["dry_run"] else "deleted"
+    for project in found["projects"]:
+        counts = project["counts"]
+        kept = ", ".join(f"{counts[name]} {text}" for name, text in _STAYS.items() if counts.get(name))
+        text = f"{show.line(project['project'])}: {counts.get('goes', 0)} {done}"
+        lines.append(f"{text}; kept: {kept}" if kept else text)
     return "\n".join(lines) or "No project has a [[keep]] rule."
-
-
-def _line(project: str, counts: dict[str, int], *, is_done: bool) -> str:
-    going = counts.get("goes", 0)
-    stays = [f"{counts[name]} {text}" for name, text in _STAYS.items() if counts.get(name)]
-    done = "deleted" if is_done else "would be deleted"
-    return f"{show.line(project)}: {going} {done}" + (f"; kept: {', '.join(stays)}" if stays else "")

@@ -77,7 +77,9 @@ def reserve(  # noqa: PLR0913 - the options of the command
     }
     answer = show.fields(Server.find().call_tool("file_reservation_paths", arguments))
     show.answer(
-        answer, as_json=as_json, text=lambda: _join(_print_list(answer, "granted"), _conflicts(answer))
+        answer,
+        as_json=as_json,
+        text=lambda: "\n".join(filter(None, (_print_list(answer, "granted"), _conflicts(answer)))),
     )
     for pattern in () if as_json else answer.get("unmatched") or ():
         print(f"No file matches: {show.line(str(pattern))}", file=sys.stderr)
@@ -192,7 +194,3 @@ def _conflicts(found: Mapping[str, Any]) -> str:
         for held in show.items(item.get("holders"))
     ]
     return "\n".join(lines)
-
-
-def _join(*texts: str) -> str:
-    return "\n".join(text for text in texts if text)

@@ -47,7 +47,12 @@ def ensure_server(environment: Mapping[str, str], log: Log, *, data_dir: Path | 
             # With -P and a neutral folder, the server does not import files of a project as its modules, and
             # does not keep the folder of a project in use.
             command = [sys.executable, "-P", "-m", "postroom", "up"]
-            given_fields = _for_server(environment, folder)
+            given_fields = {
+                name: value for name, value in environment.items() if name not in places.CLIENT_NAMES
+            }
+            given_fields[places.DATA_DIR_NAME] = str(folder)
+            if environment.get(places.CONFIG_NAME):
+                given_fields[places.CONFIG_NAME] = str(places.config_file(environment))
             server = subprocess.Popen(  # noqa: S603 - this very interpreter, with fixed words
                 command,
                 stdin=subprocess.DEVNULL,
@@ -77,14 +82,6 @@ def _answers(environment: Mapping[str, str], data_dir: Path | None) -> bool:
         return False
     except PostroomError:
         return True  # a server exists but fails, or the configuration is wrong: another server would not help
-
-
-def _for_server(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    by_name = {name: value for name, value in environment.items() if name not in places.CLIENT_NAMES}
-    by_name[places.DATA_DIR_NAME] = str(folder)
-    if environment.get(places.CONFIG_NAME):
-        by_name[places.CONFIG_NAME] = str(places.config_file(environment))
-    return by_name
 
 
 def _wait(answers: Callable[[], bool], server: "subprocess.Popen[bytes]") -> bool:

@@ -39,9 +39,28 @@ def support_bundle(
     if target.exists():
         raise _there_already(target)
     with show.progress(as_json=as_json):
-        files, is_running = _collect_files(data_dir, now)
+        try:
+            answer = call("collect_support_bundle", data_dir=data_dir)
+        except ServerUnavailable as error:
+            # the server is on another machine, so this machine has no files to read
+            if places.environment().get("POSTROOM_URL"):
+                raise
+            from postroom.app.offline import support_offline
+
+            files, is_running = support_offline(error, data_dir=data_dir, now=now), False
+        else:
+            listed = answer.get("files")
+            if not isinstance(listed, Mapping):
+                raise PostroomError("the server's answer contains no files", remedy="run `postroom status`")
+            files, is_running = {Path(str(name)).name: str(text) for name, text in listed.items()}, True
     # Write the bundle completely or not at all, so that only this user can read it.
-    packed = _pack(files, now)
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as bundle:
+        for name, text in sorted(files.items()):
+            content = text.encode("utf-8", "replace")
+            about = tarfile.TarInfo(f"postroom-support/{name}")  # so that the file names no user
+            about.size, about.mtime, about.mode = len(content), now // 1000, 0o600
+            bundle.addfile(about, io.BytesIO(content))
     try:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
@@ -50,7 +69,7 @@ def support_bundle(
         raise _write_error(target, error) from error
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(packed)
+            file.write(packed.getvalue())
     except OSError as error:
         target.unlink(missing_ok=True)
         raise _write_error(target, error) from error
@@ -58,33 +77,6 @@ def support_bundle(
     show.answer(
         fields, as_json=as_json, text=lambda: f"Wrote {show.line(target)}. Read it before you share it."
     )
-
-
-def _collect_files(data_dir: Path | None, now: int) -> tuple[dict[str, str], bool]:
-    try:
-        answer = call("collect_support_bundle", data_dir=data_dir)
-    except ServerUnavailable as error:
-        # the server is on another machine, so this machine has no files to read
-        if places.environment().get("POSTROOM_URL"):
-            raise
-        from postroom.app.offline import support_offline
-
-        return support_offline(error, data_dir=data_dir, now=now), False
-    files = answer.get("files")
-    if not isinstance(files, Mapping):
-        raise PostroomError("the server's answer contains no files", remedy="run `postroom status`")
-    return {Path(str(name)).name: str(text) for name, text in files.items()}, True
-
-
-def _pack(files: Mapping[str, str], now: int) -> bytes:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as bundle:
-        for name, text in sorted(files.items()):
-            content = text.encode("utf-8", "replace")
-            about = tarfile.TarInfo(f"postroom-support/{name}")  # so that the file names no user
-            about.size, about.mtime, about.mode = len(content), now // 1000, 0o600
-            bundle.addfile(about, io.BytesIO(content))
-    return packed.getvalue()
 
 
 def _there_already(target: Path) -> InvalidPath:

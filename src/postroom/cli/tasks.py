@@ -25,17 +25,16 @@ def _(found: dict[str, Any], sent: Mapping[str, Any]) -> str:
     if sent["task_id"] is not None:
         return "\n".join(map(_whole, listed))
     show.tell_more(found, "--after")
-    rows = [
-        (
-            item["id"],
-            item["state"],
-            item["priority"],
-            item["holder"] or item["assignee"] or "anybody",
-            item["title"],
-            _note(item),
-        )
-        for item in listed
-    ]
+    rows = []
+    for item in listed:
+        if item["lease_ends_ts"]:
+            note = f"until {item['lease_ends_ts']}"
+        else:
+            after = f"after {', '.join(map(str, item['depends_on']))}" if item["depends_on"] else ""
+            by = f"by {item['changed_by']}" if item["state"] == "blocked" and item["changed_by"] else ""
+            note = "; ".join(filter(None, (after, ": ".join(filter(None, (by, item["reason"]))))))
+        who = item["holder"] or item["assignee"] or "anybody"
+        rows.append((item["id"], item["state"], item["priority"], who, item["title"], note))
     return show.table(("ID", "STATE", "PRIORITY", "AGENT", "TITLE", "NOTE"), rows, none="No tasks.")
 
 
@@ -70,14 +69,6 @@ def _(found: dict[str, Any]) -> str:
 @shows(app, "decide_task")
 def _(found: dict[str, Any]) -> str:
     return f"Task {found['task']} is {found['state']}."
-
-
-def _note(task: Mapping[str, Any]) -> str:
-    if task["lease_ends_ts"]:
-        return f"until {task['lease_ends_ts']}"
-    after = f"after {', '.join(map(str, task['depends_on']))}" if task["depends_on"] else ""
-    by = f"by {task['changed_by']}" if task["state"] == "blocked" and task["changed_by"] else ""
-    return "; ".join(filter(None, (after, ": ".join(filter(None, (by, task["reason"]))))))
 
 
 def _whole(task: Mapping[str, Any]) -> str:

@@ -92,28 +92,19 @@ def _(found: dict[str, Any], sent: dict[str, Any]) -> str:
 
 @shows(app, "list_tokens")
 def _(found: dict[str, Any]) -> str:
-    rows = [
-        (
-            item["name"],
-            " ".join(item["scopes"]),
-            item["project"] or "all",
-            _state(item),
-            item["id"],
-            item["last_used_at"] or "never used",
-        )
-        for item in show.items(found.get("tokens"))
-    ]
+    rows = []
+    for item in show.items(found.get("tokens")):
+        state, until = item["state"], item["expires_at"]
+        if state in ("revoked", "expired"):
+            state = f"{state} {item['revoked_at'] or until}"
+        elif until is None:
+            state = "valid" if state == "valid" else "replaced, valid"
+        else:
+            state = f"{'valid' if state == 'valid' else 'replaced,'} until {until}"
+        used, scopes = item["last_used_at"] or "never used", " ".join(item["scopes"])
+        rows.append((item["name"], scopes, item["project"] or "all", state, item["id"], used))
     heads = ("NAME", "SCOPES", "PROJECT", "STATE", "ID", "LAST USED")
     return show.table(heads, rows, none="No tokens.")
-
-
-def _state(token: Mapping[str, Any]) -> str:
-    state, until = token["state"], token["expires_at"]
-    if state in ("revoked", "expired"):
-        return f"{state} {token['revoked_at'] or until}"
-    if until is None:
-        return "valid" if state == "valid" else "replaced, valid"
-    return f"{'valid' if state == 'valid' else 'replaced,'} until {until}"
 
 
 def _make(
@@ -121,7 +112,17 @@ def _make(
 ) -> None:
     made = new_named_token()
     if out is not None:
-        _write_new(out, made.token)
+        # Only this user can read the new file.
+        try:
+            descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise InvalidPath(
+                f"cannot create {out}: {error.strerror}",
+                value=str(out),
+                remedy="choose a new file name in a folder that you can write to",
+            ) from error
+        with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - a Path cannot open a descriptor
+            file.write(f"{made.token}\n")
     try:
         given_fields = {**asked, "id": made.id, "hash": made.hash}
         try:
@@ -139,21 +140,3 @@ def _make(
         as_json=as_json,
         text=lambda: made.token if out is None else f"Wrote the token to {show.line(out)}.",
     )
-
-
-def _write_new(target: Path, text: str) -> None:
-    """Write a new file that only this user can read.
-
-    Raises:
-        InvalidPath: The file exists or cannot be created.
-    """
-    try:
-        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except OSError as error:
-        raise InvalidPath(
-            f"cannot create {target}: {error.strerror}",
-            value=str(target),
-            remedy="choose a new file name in a folder that you can write to",
-        ) from error
-    with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - a Path cannot open a descriptor
-        file.write(f"{text}\n")
