@@ -106,27 +106,26 @@ def switch(client: Client, target: SetupScope) -> tuple[ConfigFile, list[ConfigE
 def config_file(config_path: ConfigPath, target: SetupScope) -> ConfigFile:
     """Return the file on this machine for a path from the table of clients."""
     named = target.environment.get(config_path.variable, "") if config_path.variable else ""
-    base = places.absolute(named, target.environment) if named else _base(config_path, target)
-    folder = base if named else base / config_path.folder
+    if named:
+        base = folder = places.absolute(named, target.environment)
+    else:
+        home = places.home(target.environment)
+        if config_path.base == "project":
+            base = target.project
+        elif config_path.base == "machine":
+            base = places.machine_dir(target.environment)
+        elif config_path.base == "settings" and target.platform == "darwin":
+            base = home / "Library" / "Application Support"
+        elif config_path.base in ("xdg", "settings"):
+            chosen = Path(target.environment.get("XDG_CONFIG_HOME", ""))
+            base = chosen if chosen.is_absolute() else home / ".config"
+        else:
+            base = home
+        folder = base / config_path.folder
     candidates = [folder / name for name in config_path.names]
     return ConfigFile(
         next((candidate for candidate in candidates if candidate.exists()), candidates[0]), base
     )
-
-
-def _base(config_path: ConfigPath, target: SetupScope) -> Path:
-    home = places.home(target.environment)
-    if config_path.base == "project":
-        return target.project
-    if config_path.base == "machine":
-        return places.machine_dir(target.environment)
-    if config_path.base == "settings" and target.platform == "darwin":
-        return home / "Library" / "Application Support"
-    if config_path.base in ("xdg", "settings"):
-        default = home / ".config"
-        chosen = Path(target.environment.get("XDG_CONFIG_HOME", ""))
-        return chosen if chosen.is_absolute() else default
-    return home
 
 
 def is_installed(client: Client, target: SetupScope) -> bool:
