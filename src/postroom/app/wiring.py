@@ -145,9 +145,7 @@ class Application:
             self.mail, self.runs, self.executors, clock, self.waker, self.schedules, declared.agents
         )
         self.backups = Backups(settings, store, clock)
-        self.retention = Retention(
-            settings, store, declared.keep, runs=store.store, files=store.chat.files, leases=self.leases
-        )
+        self.retention = self._retention(declared.keep)
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -236,6 +234,12 @@ class Application:
             author,
             batch=settings.archive_batch,
             may_write=partial(self.leases.holds, ARCHIVE),
+        )
+
+    def _retention(self, keep: Sequence[KeepRule]) -> Retention:
+        store = self.store
+        return Retention(
+            self.settings, store, keep, runs=store.store, files=store.chat.files, leases=self.leases
         )
 
     def _gateway(self, told: "GatewayFile", delivery: StoredChatDelivery) -> "ChatService":
